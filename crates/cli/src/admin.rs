@@ -208,6 +208,11 @@ fn counted_table(counted: &Counted) -> Table {
         "longest turn of the processor, us".to_owned(),
         counted.turns.longest_of_processor_us.to_string(),
     ]);
+    for (number, unit) in counted.copy_units.iter().enumerate() {
+        table.add_row([format!("copy unit {number}: pieces"), unit.pieces.to_string()]);
+        table.add_row([format!("copy unit {number}: bytes"), unit.bytes.to_string()]);
+        table.add_row([format!("copy unit {number}: pieces that wait"), unit.waiting.to_string()]);
+    }
     for (micros, turns) in &counted.turns.shorter_than_us {
         table.add_row([format!("turns < {micros} us"), turns.to_string()]);
     }

@@ -10,6 +10,7 @@ use crate::resident::NodeResident;
 use portcullis_memory::Mapping;
 use portcullis_nic::{Nic, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
+use portcullis_softnic::core::copy_units::UnitLoad;
 use std::fmt::Debug;
 
 /// A fabric. Its functions run on the node's thread, so none of them may wait.
@@ -38,6 +39,12 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
 
     /// Destroys the fabric's objects for a client. The client is detached from the node already.
     fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Leftovers>;
+
+    /// The loads of the NIC's copy units, if the host runs some for it.
+    fn copy_unit_loads(nic: &Self::Nic) -> Vec<UnitLoad> {
+        let _ = nic;
+        Vec::new()
+    }
 }
 
 /// The node's end of a client that is not attached yet.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub use audit::AuditStatus;
+pub use copy_unit_count::{CopyUnitCount, NoCopyUnitCount};
 pub use endpoint::SessionEndpoint;
 pub use local::{LocalAdmission, LocalClient, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce};
@@ -25,6 +26,7 @@ pub mod admin;
 mod at_end;
 mod audit;
 mod backend;
+mod copy_unit_count;
 mod endpoint;
 mod engine;
 mod fabric;
@@ -124,6 +126,8 @@ pub struct HostConfig {
     pub admin: Option<PathBuf>,
     /// The processor to which the node's thread is pinned.
     pub processor: Option<usize>,
+    /// The number of threads that move the bytes of long transfers, if the node is on the software NIC.
+    pub copy_units: CopyUnitCount,
     /// The limits of clients' ports.
     pub port: PortLimits,
 }

@@ -2,6 +2,7 @@
 //! records.
 
 use crate::Run;
+use crate::admin::NodeLoad;
 use crate::admin::{Order, OrderOutcome};
 use crate::at_end::AtEnd;
 use crate::engine::{Engine, EngineGone, Resident, TurnCounts};
@@ -345,7 +346,10 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     /// Carries out an operator's order.
     pub fn carry_out(&self, order: Order) -> Result<OrderOutcome, EngineGone> {
         let turns: TurnCounts = self.turn_times();
-        self.call(move |_, resident, now| order.carry_out(&mut resident.node, turns, now))
+        self.call(move |nic, resident, now| {
+            let load = NodeLoad { turns, copy_units: F::copy_unit_loads(nic) };
+            order.carry_out(&mut resident.node, load, now)
+        })
     }
 }
 

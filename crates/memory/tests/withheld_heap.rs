@@ -64,12 +64,16 @@ fn what_trapped_code_allocates_is_in_its_temporary_heap() {
 fn a_temporary_heap_that_is_used_up_ends_the_trap() {
     let mut sandbox = Sandbox::new(SandboxOptions { arena_bytes: 8192, ..Default::default() }).unwrap();
     for _ in 0..100 {
-        let trapped = sandbox.run(|inside| trap(inside, || vec![1_u8; 9000].len())).unwrap();
+        let trapped =
+            sandbox.run(|inside| trap(inside, || std::hint::black_box(vec![1_u8; 9000]).len())).unwrap();
         assert_eq!(trapped, Err(Trapped::ArenaFull));
         // The heap of the process is not locked.
         let text = format!("{:?}", vec![trapped; 10]);
         assert!(text.len() > 100);
-        assert_eq!(sandbox.run(|inside| trap(inside, || vec![1_u8; 4000].len())).unwrap(), Ok(4000));
+        assert_eq!(
+            sandbox.run(|inside| trap(inside, || std::hint::black_box(vec![1_u8; 4000]).len())).unwrap(),
+            Ok(4000)
+        );
     }
 }
 

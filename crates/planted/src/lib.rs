@@ -9,6 +9,14 @@
 /// A mistake that the real code does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mistake {
+    /// A withdrawal is confirmed while copy units still move bytes of accesses that it has ended.
+    ConfirmedWhilePiecesMove,
+    /// A withdrawal does not wait for a copy unit that has done nothing since the NIC last looked.
+    SleepingUnitNotAwaited,
+    /// A withdrawal does not wait for the piece that was posted last before it.
+    LastPieceNotAwaited,
+    /// A transfer is refused while copy units still move its first pieces.
+    RefusedWhilePiecesMove,
     /// A window is bound again under its old key.
     KeyNotAdvanced,
     /// Memory is reused before its window is known to be unbound.
@@ -330,7 +338,11 @@ impl Mistake {
     ];
 
     /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 42] = [
+        Self::ConfirmedWhilePiecesMove,
+        Self::SleepingUnitNotAwaited,
+        Self::LastPieceNotAwaited,
+        Self::RefusedWhilePiecesMove,
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,

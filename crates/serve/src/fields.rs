@@ -18,7 +18,7 @@ macro_rules! options {
             $(
                 $(#[$of_option:meta])*
                 $option:ident: $kind:ty
-                    $(= $with:ident $(. $default:ident)+)?
+                    $(= $with:ident $(. $default:ident)*)?
                     $(=> $without:ident $(. $field:ident)*)?,
             )*
         }
@@ -27,7 +27,7 @@ macro_rules! options {
         $visibility struct $name {
             $(
                 $(#[$of_option])*
-                $(#[arg(default_value_t = portcullis::host::HostConfig::default().$with$(.$default)+)])?
+                $(#[arg(default_value_t = portcullis::host::HostConfig::default().$with$(.$default)*)])?
                 $option: $kind,
             )*
         }
@@ -36,7 +36,7 @@ macro_rules! options {
             /// The fields that these options set, each with the id of its option.
             pub(crate) const FIELDS: &[(&'static str, &'static str)] = &[
                 $(
-                    $((concat!(stringify!($with) $(, ".", stringify!($default))+), stringify!($option)),)?
+                    $((concat!(stringify!($with) $(, ".", stringify!($default))*), stringify!($option)),)?
                     $((concat!(stringify!($without) $(, ".", stringify!($field))*), stringify!($option)),)?
                 )*
             ];
@@ -44,7 +44,7 @@ macro_rules! options {
             /// Sets the fields of these options.
             pub(crate) fn set_fields(&self, config: &mut portcullis::host::HostConfig) {
                 $(
-                    $($crate::fields::Value::set(&self.$option, &mut config.$with$(.$default)+);)?
+                    $($crate::fields::Value::set(&self.$option, &mut config.$with$(.$default)*);)?
                     $($crate::fields::Value::set(&self.$option, &mut config.$without$(.$field)*);)?
                 )*
             }

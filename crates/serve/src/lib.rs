@@ -22,7 +22,7 @@ use fields::options;
 use limits::LimitOptions;
 use listen::ListenAddress;
 use name::DirectoryOptions;
-use portcullis::host::{Host, HostConfig, HostError, UdpConfig};
+use portcullis::host::{CopyUnitCount, Host, HostConfig, HostError, UdpConfig};
 use portcullis::size;
 use portcullis::{Address, Guarantee, Lifetime, Mechanism, NodeSecurity, Validity};
 use portcullis_node::StartError;
@@ -233,6 +233,10 @@ options! {
         /// Keep the node's thread on this processor [default: the kernel chooses].
         #[arg(long, value_name = "N")]
         processor: Option<usize> => processor,
+        /// Threads that move the bytes of long transfers while the node's thread checks others: a number, or `auto`, which
+        /// takes some of the processors beyond the fourth.
+        #[arg(long, value_name = "N")]
+        copy_units: CopyUnitCount = copy_units,
         /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save
         /// window operations, and chains, by which the NIC hands chunks out.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -2,6 +2,7 @@
 //! is compiled once for all of them.
 
 mod conformance;
+mod copy_units;
 mod crowd;
 mod examination;
 mod owner;

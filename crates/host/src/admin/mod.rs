@@ -8,7 +8,7 @@ mod reports;
 mod server;
 mod socket;
 
-pub use reports::{Bar, ClientReport, Counted, Standing, Turns, Violations};
+pub use reports::{Bar, ClientReport, CopyUnitLoad, Counted, Standing, Turns, Violations};
 pub use socket::NoNode;
 
 pub(super) use orders::{Order, OrderOutcome};
@@ -16,6 +16,7 @@ pub(super) use server::AdminServer;
 
 use super::audit::AuditWatch;
 use super::backend::RunningNode;
+pub(crate) use orders::NodeLoad;
 use orders::Told;
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;

@@ -1,11 +1,12 @@
 //! An operator's orders and their results, on the node and as text on the socket.
 
-use super::reports::{Bar, ClientReport, Counted, Turns, clock};
+use super::reports::{Bar, ClientReport, CopyUnitLoad, Counted, Turns, clock};
 use crate::AuditStatus;
 use crate::engine::TurnCounts;
 use portcullis_nic::Nic;
 use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
+use portcullis_softnic::core::copy_units::UnitLoad;
 use serde::{Deserialize, Serialize};
 
 /// An order. On the socket it is one packet of JSON.
@@ -49,17 +50,26 @@ enum What {
     Bars(Vec<portcullis_node::Bar>),
     Unbarred(bool),
     Clients(Vec<portcullis_node::ClientReport>),
-    Counters(Box<(Counters, TurnCounts)>),
+    Counters(Box<(Counters, NodeLoad)>),
+}
+
+/// The work of a node's threads so far.
+#[derive(Debug)]
+pub(crate) struct NodeLoad {
+    /// Durations of the turns of the node's thread.
+    pub turns: TurnCounts,
+    /// The work of each copy unit.
+    pub copy_units: Vec<UnitLoad>,
 }
 
 impl Order {
     /// Carries the order out on the node's thread. Formatting the result is left to other threads.
-    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, turns: TurnCounts, now: Moment) -> OrderOutcome {
+    pub fn carry_out<N: Nic>(&self, node: &mut Node<N>, load: NodeLoad, now: Moment) -> OrderOutcome {
         let what = match self {
             Self::List => What::Bars(node.bars(now)),
             Self::Unbar { tenant } => What::Unbarred(node.unbar(tenant, now)),
             Self::Clients => What::Clients(node.clients(now)),
-            Self::Counters => What::Counters(Box::new((node.counters(), turns))),
+            Self::Counters => What::Counters(Box::new((node.counters(), load))),
         };
         OrderOutcome { now, what }
     }
@@ -76,8 +86,9 @@ impl OrderOutcome {
                 Told::Clients(clients.iter().map(|client| ClientReport::new(client, clock)).collect())
             }
             What::Counters(counted) => {
-                let (counters, turns) = *counted;
-                Told::Counted(Box::new(Counted { counters, turns: Turns::new(&turns), audit }))
+                let (counters, NodeLoad { turns, copy_units }) = *counted;
+                let copy_units = copy_units.into_iter().map(CopyUnitLoad::from).collect();
+                Told::Counted(Box::new(Counted { counters, turns: Turns::new(&turns), copy_units, audit }))
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::AuditStatus;
 use crate::engine::TurnCounts;
 use crate::wall::{WallClock, WallTime};
 use portcullis_node::Counters;
+use portcullis_softnic::core::copy_units::UnitLoad;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -87,6 +88,10 @@ pub struct Counted {
     /// Durations of the turns of the node's thread.
     #[serde(default)]
     pub turns: Turns,
+    /// The work of each copy unit of the software NIC, in the order of their numbers. Empty: the node's thread moves all
+    /// bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copy_units: Vec<CopyUnitLoad>,
     /// The node's audit log, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
@@ -103,6 +108,23 @@ pub struct Turns {
     /// Number of turns by duration. A key is a number of microseconds: its turns were shorter than the key, and not
     /// shorter than half of it.
     pub shorter_than_us: BTreeMap<u64, u64>,
+}
+
+/// The work of a copy unit since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyUnitLoad {
+    /// Number of pieces of transfers that the unit was given.
+    pub pieces: u64,
+    /// Bytes of these pieces.
+    pub bytes: u64,
+    /// Number of these pieces that wait or move now.
+    pub waiting: u64,
+}
+
+impl From<UnitLoad> for CopyUnitLoad {
+    fn from(UnitLoad { pieces, bytes, waiting }: UnitLoad) -> Self {
+        Self { pieces, bytes, waiting }
+    }
 }
 
 impl Turns {

@@ -93,6 +93,11 @@ pub(crate) fn start(
             "a node on an RDMA device has no port in shared memory: let clients connect to rdma:HOST:PORT",
         ));
     }
+    if matches!(config.copy_units, crate::CopyUnitCount::Fixed(1..)) {
+        return Err(HostError::Config(
+            "copy units move bytes for the software NIC: a node on an RDMA device has none (--copy-units)",
+        ));
+    }
     let mut listeners = Vec::new();
     for NetworkListen { address, security, plain_anywhere, .. } in &rdma.listen {
         listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);

@@ -1,5 +1,6 @@
 //! The software NIC on the engine's thread, which does all of the NIC's work.
 
+use super::copy_threads::CopyThreads;
 use crate::engine::{Bell, Driver};
 use portcullis_memory::Waker;
 use portcullis_softnic::SoftNic;
@@ -10,6 +11,9 @@ use std::time::Duration;
 pub(crate) struct SoftwareDriver {
     pub nic: SoftNic,
     pub waker: Waker,
+    /// The threads that move long transfers. They end after the NIC.
+    #[expect(dead_code, reason = "it is kept for as long as the NIC")]
+    pub(super) copy_threads: CopyThreads,
 }
 
 impl Driver for SoftwareDriver {

@@ -2,6 +2,7 @@
 
 mod admission;
 mod client;
+mod copy_threads;
 mod driver;
 mod ports;
 
@@ -17,12 +18,14 @@ use crate::resident::{Departure, NodeResident};
 use crate::udp::UdpListeners;
 use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
+use copy_threads::CopyThreads;
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
+use portcullis_softnic::core::copy_units::UnitLoad;
 use portcullis_softnic::{PortEndpoint, PortId, PortResources, SoftNic};
 use ports::PortShare;
 use std::sync::Arc;
@@ -65,6 +68,10 @@ impl Fabric for Software {
     fn destroy(nic: &mut SoftNic, end: PortId) -> Option<Mapping> {
         nic.destroy_port(end)
     }
+
+    fn copy_unit_loads(nic: &SoftNic) -> Vec<UnitLoad> {
+        nic.copy_unit_loads()
+    }
 }
 
 /// Starts a node on the software NIC.
@@ -79,6 +86,9 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     let mut udp = UdpListeners::listen(config)?;
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
+    let copy_threads = CopyThreads::start(config.copy_units.on_this_machine() as usize)
+        .map_err(machine("cannot start the threads of copy units".to_owned()))?;
+    copy_threads.serve(&mut nic);
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
     let acceptors = AcceptorList::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
@@ -91,7 +101,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     if let Some(udp) = &mut udp {
         udp.serve(&mut resident, incarnation, |socket| waker.watch(socket))?;
     }
-    let driver = SoftwareDriver { nic, waker };
+    let driver = SoftwareDriver { nic, waker, copy_threads };
     let options = EngineOptions { processor: config.processor, zero };
     let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
     if !listeners.is_empty() {

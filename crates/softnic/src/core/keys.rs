@@ -180,18 +180,20 @@ impl KeyTable {
         }
     }
 
-    /// Binds a window on queue pair `queue_pair` of domain `pd`. Length zero unbinds a type-1 window.
-    pub fn bind(&mut self, pd: PdId, queue_pair: QpId, binding: &WindowBinding) -> Result<(), Status> {
+    /// Binds a window on queue pair `queue_pair` of domain `pd`. Length zero unbinds a type-1 window. Returns whether the
+    /// window was bound before.
+    pub fn bind(&mut self, pd: PdId, queue_pair: QpId, binding: &WindowBinding) -> Result<bool, Status> {
         let window = self.entries.get(binding.window.0 as usize).ok_or(Status::WindowBindError)?;
         let Kind::Window(kind) = window.kind else { return Err(Status::WindowBindError) };
         let misplaced = window.pd != pd || binding.rkey.index() != binding.window.0;
         if misplaced || (kind == WindowKind::Two && (window.live || binding.length == 0)) {
             return Err(Status::WindowBindError);
         }
+        let was_bound = window.live;
         if binding.length == 0 {
             self.unbind(binding.window.0);
             self.entries[binding.window.0 as usize].key = binding.rkey.low_byte();
-            return Ok(());
+            return Ok(was_bound);
         }
         let (memory, offset) = self.bindable(pd, binding).ok_or(Status::WindowBindError)?;
         self.unbind(binding.window.0);
@@ -213,7 +215,7 @@ impl KeyTable {
             self.bound_two[place] += 1;
         }
         self.entries[binding.region.0 as usize].windows += 1;
-        Ok(())
+        Ok(was_bound)
     }
 
     /// Returns the place of a binding's bytes, if its region allows the binding.

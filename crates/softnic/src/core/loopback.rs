@@ -8,6 +8,7 @@ use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder};
 use portcullis_memory::{Bytes, LINE_BYTES};
 use portcullis_nic::{Operation, QpId, QpState, Status};
+use portcullis_planted::planted;
 use portcullis_protocol::Moment;
 
 /// Number of requests whose lines are fetched ahead: each line comes from another processor's cache, and fetches
@@ -19,8 +20,12 @@ const MESSAGES_AHEAD: u64 = 3;
 const MESSAGE_BYTES_FETCHED: u64 = 128;
 
 /// The result of one step of a request.
-enum StepResult {
+pub(super) enum StepResult {
     Done,
+    /// The request is executed. Its completion is held until no access that it has ended still moves bytes.
+    Held,
+    /// Copy units move bytes of the request, or of accesses that a request before it has ended.
+    Moving,
     /// The request continues at the next visit.
     Again,
     /// The request is one of a chain that waits for a count: its queue pair is rung when the count is reached.
@@ -118,6 +123,14 @@ impl<M: Bytes> Core<M> {
                     pair.send.advance();
                     self.succeed(pair, &current, pair.send.taken());
                 }
+                StepResult::Held => {
+                    *work = work.saturating_sub(REQUEST_WORK);
+                    pair.send.advance();
+                }
+                StepResult::Moving => {
+                    pair.current = Some(current);
+                    return Visit::Again;
+                }
                 StepResult::Again => {
                     let moved = *work < before;
                     pair.current = Some(current);
@@ -127,25 +140,39 @@ impl<M: Bytes> Core<M> {
                     pair.current = Some(current);
                     return if blocked == Visit::Again { Visit::Done } else { Visit::Idle };
                 }
-                StepResult::Local(status) => {
-                    pair.send.advance();
-                    self.fail(id, pair, &current, status, pair.send.taken());
-                    return Visit::Again;
-                }
-                StepResult::Refused(status) => {
-                    pair.send.advance();
-                    self.fail(id, pair, &current, status, pair.send.taken());
-                    if let (Some(responder), Some((verb, _))) = (self.responder(id, pair), current.transfer())
-                    {
-                        self.break_responder(&responder, verb);
-                    }
-                    return Visit::Again;
-                }
+                StepResult::Local(status) => return self.fail_step(id, pair, current, status, false),
+                StepResult::Refused(status) => return self.fail_step(id, pair, current, status, true),
             }
             blocked = Visit::Again;
             if *work == 0 {
                 return Visit::Again;
             }
+        }
+        Visit::Again
+    }
+
+    /// Ends a request that failed, at the responder too if it refused the request.
+    #[cold]
+    fn fail_step(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: Current,
+        status: Status,
+        is_refused: bool,
+    ) -> Visit {
+        // A request fails after the completions before it, and when none of its bytes moves any more.
+        let moves = pair.moving > 0 && !planted!(RefusedWhilePiecesMove);
+        if !pair.held.is_empty() || moves {
+            pair.current = Some(current);
+            return Visit::Again;
+        }
+        pair.send.advance();
+        self.fail(id, pair, &current, status, pair.send.taken());
+        if is_refused
+            && let (Some(responder), Some((verb, _))) = (self.responder(id, pair), current.transfer())
+        {
+            self.break_responder(&responder, verb);
         }
         Visit::Again
     }
@@ -172,6 +199,10 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
         now: Moment,
     ) -> StepResult {
+        // Only the ends of accesses are executed behind a request whose completion is held.
+        if !pair.held.is_empty() && !current.ends_access() {
+            return StepResult::Moving;
+        }
         let Some((verb, local)) = current.transfer() else {
             return self.step_here(id, pair, current);
         };
@@ -182,6 +213,9 @@ impl<M: Bytes> Core<M> {
         let Some(responder) = self.responder(id, pair) else {
             return StepResult::Local(Status::RetryExceededError);
         };
+        if self.is_handed_over(pair, verb, local.length) {
+            return self.hand_over(id, pair, current, (&responder, verb, here, local.length), work);
+        }
         let mut copying = Copying { here, done: &mut current.done, work };
         match self.execute(&responder, verb, &mut copying) {
             Ok(Progress::Done) => StepResult::Done,
@@ -203,7 +237,11 @@ impl<M: Bytes> Core<M> {
                 Err(status) => StepResult::Local(status),
             };
         }
-        self.execute_here(id, pair.pd, operation).map_or_else(StepResult::Local, |()| StepResult::Done)
+        match self.execute_here(id, pair.pd, operation) {
+            Ok(ended_access) if self.hold(pair, current, ended_access) => StepResult::Held,
+            Ok(_) => StepResult::Done,
+            Err(status) => StepResult::Local(status),
+        }
     }
 
     /// Returns the responder of a request, if its peer serves.

@@ -7,6 +7,8 @@
 //! A turn ends, whatever the queues hold: each queue pair has a budget of requests and bytes, no index of a peer's is
 //! trusted, and a request is read once into private words.
 
+pub mod copy_units;
+mod handover;
 mod inspect;
 mod keys;
 mod layout;

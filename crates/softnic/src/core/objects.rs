@@ -1,5 +1,6 @@
 //! The verbs objects of a NIC, and the references between them.
 
+use super::copy_units::CopyUnits;
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::{Current, QueuePair};
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
@@ -46,6 +47,8 @@ pub struct Core<M> {
     /// Completion queues that got completions since the owner last polled this list.
     pub(super) touched: Vec<u32>,
     pub(super) network: Option<Network>,
+    /// The units that copy long transfers, if the owner has provided some.
+    pub(super) copy_units: Option<CopyUnits<M>>,
     /// The first connection number of the next queue pair.
     connections: u32,
 }
@@ -169,6 +172,7 @@ impl<M: Bytes> Core<M> {
             events: VecDeque::new(),
             touched: Vec::new(),
             network: None,
+            copy_units: None,
             connections: 0,
         }
     }
@@ -263,6 +267,8 @@ impl<M: Bytes> Core<M> {
     /// The region is unknown, or windows are bound over it.
     pub fn deregister_region(&mut self, region: RegionId) -> Result<(), VerbsError> {
         let (memory, pd) = self.keys.deregister(region)?;
+        self.settle();
+        self.release_piece_memories();
         self.memories.remove(memory);
         self.leave_domain(pd);
         Ok(())
@@ -285,6 +291,7 @@ impl<M: Bytes> Core<M> {
     /// The window is unknown.
     pub fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
         let pd = self.keys.deallocate(window)?;
+        self.settle();
         self.leave_domain(pd);
         Ok(())
     }
@@ -397,6 +404,8 @@ impl<M: Bytes> Core<M> {
             }),
             role: rings.role,
             current: None,
+            moving: 0,
+            held: VecDeque::new(),
             label: rings.label.unwrap_or(id),
             scheduled: false,
             polled: rings.polled.then_some(Polling::Watched),
@@ -425,6 +434,7 @@ impl<M: Bytes> Core<M> {
         if self.keys.bound_to(qp) {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 memory window" });
         }
+        self.settle();
         let Some(gone) = self.qps.remove(qp.0) else { return Ok(()) };
         for cq in [gone.send_cq, gone.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
@@ -484,6 +494,9 @@ impl<M: Bytes> Core<M> {
         }
         // A queue pair that is its own peer needs no network.
         pair.modify(change, networked && !pair.role.privileged)?;
+        if matches!(change, QpChange::Reset | QpChange::Error | QpChange::Access { .. }) {
+            self.settle();
+        }
         if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {
             self.ring(qp);
         }

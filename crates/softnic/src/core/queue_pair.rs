@@ -1,5 +1,6 @@
 //! A queue pair's own state.
 
+use super::copy_units::Mark;
 use super::layout::{decode_header, decode_operation, decode_transfer};
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
@@ -8,6 +9,7 @@ use super::verbs::Verb;
 use portcullis_memory::Bytes;
 use portcullis_nic::{Access, ChainRole, LocalSpan, Operation, PdId, QpChange, QpId, QpState, VerbsError};
 use portcullis_protocol::{Lifetime, Moment};
+use std::collections::VecDeque;
 
 /// The request that a queue pair is working on, read once from its queue.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +59,26 @@ impl Current {
         decode_operation(&self.words)
     }
 
+    /// Whether the request is one that may end accesses: a binding or an invalidation of a window.
+    pub fn ends_access(&self) -> bool {
+        matches!(self.operation(), Some(Operation::BindWindow(_) | Operation::LocalInvalidate { .. }))
+    }
+
     /// Records that the peer is not ready to receive. Returns whether that has lasted longer than the retries.
     pub fn is_given_up(&mut self, retries: u8, now: Moment) -> bool {
         let since = *self.not_ready_since.get_or_insert(now);
         let patience = Lifetime(RNR_TIMER.0 * u64::from(retries));
         retries != RNR_FOR_EVER && now.since(since) > patience
     }
+}
+
+/// A request that was executed, and whose completion is held until no access that it has ended still moves bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub request: Current,
+    /// Number of requests of the queue that had ended with it.
+    pub retired: u64,
+    pub until: Mark,
 }
 
 #[derive(Clone, Debug)]
@@ -83,6 +99,10 @@ pub(crate) struct QueuePair<M> {
     pub send: SendTaker<M>,
     pub receive: Option<ReceiveTaker<M>>,
     pub current: Option<Current>,
+    /// Number of pieces of the current request that copy units have not moved yet.
+    pub moving: u32,
+    /// Requests that have ended accesses, in order. Later requests of this queue pair complete after them.
+    pub held: VecDeque<Held>,
     /// The features of the queue pair beyond verbs.
     pub role: ChainRole,
     /// The number that completions carry.
@@ -138,6 +158,7 @@ impl<M: Bytes> QueuePair<M> {
     /// Discards the posted requests and receives, without completions.
     fn forget(&mut self) {
         self.current = None;
+        self.held.clear();
         self.connection = None;
         self.send.discard();
         if let Some(receive) = &mut self.receive {

@@ -100,7 +100,12 @@ impl<M: Bytes> Core<M> {
             // This request needs no peer, but must not overtake the requests before it.
             None if !connection.outstanding.is_empty() => return None,
             None if !self.has_completion_room(pair.send_cq) => return Some(Visit::Blocked),
-            None => self.execute_here(id, pair.pd, current.operation()).map(|()| None),
+            None => self.execute_here(id, pair.pd, current.operation()).map(|ended_access| {
+                if ended_access {
+                    self.settle();
+                }
+                None
+            }),
         };
         match composed {
             Ok(None) => {

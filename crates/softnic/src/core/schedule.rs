@@ -108,6 +108,11 @@ impl Schedule {
         self.work_left = self.work_left.saturating_sub(work.into());
     }
 
+    /// Number of queue pairs that were busy lately.
+    pub fn busy(&self) -> usize {
+        self.sharers
+    }
+
     fn begin_turn(&mut self) {
         self.turns += 1;
         self.work_left = WORK_PER_TURN_MAX;
@@ -206,6 +211,7 @@ impl<M: Bytes> Core<M> {
     pub fn turn(&mut self, now: Moment) -> bool {
         let mut worked = false;
         self.look_after_wire(now);
+        self.reap_pieces();
         self.schedule.begin_turn();
         self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {

@@ -16,7 +16,10 @@ impl<M: Bytes> Core<M> {
         let Some(pair) = self.qps.get_mut(id.0) else {
             return Visit::Idle;
         };
-        let idle = pair.current.is_none() && !pair.send.waiting() && pair.connection.is_none();
+        let idle = pair.current.is_none()
+            && !pair.send.waiting()
+            && pair.connection.is_none()
+            && pair.held.is_empty();
         if idle && pair.state != QpState::Error { Visit::Idle } else { self.visit_busy(id, now) }
     }
 
@@ -30,6 +33,9 @@ impl<M: Bytes> Core<M> {
             return Visit::Again;
         }
         let mut work = allowed;
+        if !pair.held.is_empty() {
+            self.release_held(&mut pair);
+        }
         let visit = match pair.state {
             QpState::ReadyToSend => match pair.connection.take() {
                 None => self.serve(id, &mut pair, &mut work, now),
@@ -42,6 +48,7 @@ impl<M: Bytes> Core<M> {
             QpState::Error => self.flush(&mut pair, &mut work),
             _ => Visit::Idle,
         };
+        let visit = if pair.held.is_empty() { visit } else { Visit::Again };
         self.spend(&pair, allowed - work);
         self.qps.give_back(id.0, pair);
         visit
@@ -130,6 +137,10 @@ impl<M: Bytes> Core<M> {
 
     /// Completes all posted sends and receives as flushed, since the queue pair is in ERR.
     fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
+        // The owner uses the bytes of a flushed request again: none of them may be moved after its completion.
+        if pair.moving > 0 || !pair.held.is_empty() {
+            return Visit::Again;
+        }
         let mut flushed = false;
         for _ in 0..self.schedule.requests_max {
             if !self.has_completion_room(pair.send_cq) {

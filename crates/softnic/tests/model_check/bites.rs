@@ -3,6 +3,7 @@
 use crate::completion_ring::{Manners, nothing_is_overrun};
 use crate::exploration::{Bound, finds};
 use crate::orderings::Orderings;
+use crate::pieces::none_moves_after_the_confirmation;
 use crate::sleep::{Fences, Wait, the_client_wakes, the_engine_wakes};
 use crate::{receive_ring, send_ring};
 use std::sync::atomic::Ordering;
@@ -83,4 +84,18 @@ fn a_futex_flag_without_its_fence_is_found() {
         finds(DEADLOCK, || the_client_wakes(1, wait, NO_FENCE_ON_WAKING, Bound::Interruptions(2)));
         finds(DEADLOCK, || the_client_wakes(1, wait, NO_FENCE_ON_SLEEPING, Bound::Interruptions(2)));
     }
+}
+
+#[test]
+fn a_piece_that_is_finished_relaxed_is_found() {
+    finds("a piece has not arrived", || {
+        none_moves_after_the_confirmation::<true>(Bound::Interruptions(2), 0);
+    });
+}
+
+#[test]
+fn a_last_piece_that_is_not_awaited_is_found() {
+    finds("a piece has not arrived", || {
+        none_moves_after_the_confirmation::<false>(Bound::Interruptions(2), 1);
+    });
 }

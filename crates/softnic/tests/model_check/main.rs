@@ -31,6 +31,7 @@ mod exploration;
 mod hostile_peer;
 mod memory;
 mod orderings;
+mod pieces;
 mod receive_ring;
 mod send_ring;
 mod sleep;

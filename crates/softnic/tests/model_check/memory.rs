@@ -6,6 +6,7 @@ use portcullis_nic::Memory;
 use portcullis_softnic::core::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Zeroed words that several ends share, accessed as a `Mapping` is. It must be made inside the model.
 #[derive(Clone, Debug)]
@@ -73,8 +74,11 @@ impl Memory for LoomMemory {
 }
 
 impl Bytes for LoomMemory {
-    fn copy(&self, _: u64, _: &Self, _: u64, _: u64) {
-        unreachable!("a ring copies nothing");
+    fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
+        let words = usize::try_from(length / 8).expect("the memory is small");
+        for (source, target) in self.readable(from, words).iter().zip(to.writable(at, words)) {
+            target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     fn compare_exchange(&self, offset: u64, old: u64, new: u64) -> u64 {

@@ -39,7 +39,10 @@ impl<M: Bytes> Core<M> {
             ChainVerb::BindWindow { binding, queue_pair } => self.bind_for(id, pair, queue_pair, &binding),
             ChainVerb::LocalInvalidate { rkey, queue_pair } => {
                 let freed = self.keys.invalidate(pair.pd, queue_pair, rkey);
-                freed.map(|()| Progress::Done).map_err(|_| Status::LocalQpOperationError)
+                freed.map_err(|_| Status::LocalQpOperationError)?;
+                // The next request of the chain may hand the memory out again.
+                self.settle();
+                Ok(Progress::Done)
             }
         }
     }
@@ -76,6 +79,7 @@ impl<M: Bytes> Core<M> {
         if pd != Some(pair.pd) || !self.keys.is_type_2(binding.window) {
             return Err(Status::WindowBindError);
         }
-        self.keys.bind(pair.pd, queue_pair, binding).map(|()| Progress::Done)
+        // A window of type 2 that is bound cannot be bound again: this ends no access.
+        self.keys.bind(pair.pd, queue_pair, binding).map(|_| Progress::Done)
     }
 }

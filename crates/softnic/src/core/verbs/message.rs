@@ -33,6 +33,8 @@ impl<M: Bytes> Core<M> {
             if let Some(rkey) = invalidate {
                 let gone = self.keys.invalidate(responder.pd, responder.id, rkey);
                 gone.map_err(|_| Status::RemoteAccessError)?;
+                // The completion of the receive confirms the end of the window.
+                self.settle();
             }
             exchange.put(self, into, length);
             (Status::Success, Ok(Progress::Done))

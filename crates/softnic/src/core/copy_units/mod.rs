@@ -1,0 +1,200 @@
+//! Copy units: they move the bytes of long transfers, so that the NIC's thread only decides.
+//!
+//! The NIC checks a transfer and hands it over in pieces ([`Pieces`]). Each piece is posted right after a check of its key.
+//! A transfer completes when all its pieces have been moved. An operation that ends accesses, such as the invalidation of
+//! a window, takes effect at once, and completes when each unit has passed its quiescent point ([`Mark`]): no piece that
+//! was posted before the operation still moves (Patronus §5.4 promises that no access follows a confirmed withdrawal).
+//!
+//! Nothing here copies, sleeps or knows threads: the owner of the NIC provides the units ([`UnitRunner`]), and calls
+//! [`Pieces::move_next`] where it wants the bytes to be moved. A NIC without units moves all bytes itself.
+
+mod pieces;
+
+pub use pieces::{Count, PIECES_MAX, Piece, Pieces};
+
+use portcullis_memory::Bytes;
+use portcullis_nic::QpId;
+use portcullis_planted::planted;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// The bytes of a piece. Small enough for a withdrawal that waits for some of them; large enough for the cost of handing
+/// one over to be small beside the cost of its copy.
+pub const PIECE_BYTES: u32 = 16 << 10;
+
+/// The sizes from which and in which transfers are handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceSizes {
+    /// The shortest transfer that is handed over. Shorter ones take less time to copy than to hand over.
+    pub transfer_min: u32,
+    /// The longest piece.
+    pub piece_max: u32,
+}
+
+impl Default for PieceSizes {
+    fn default() -> Self {
+        Self { transfer_min: 4 << 10, piece_max: PIECE_BYTES }
+    }
+}
+
+/// The owner's side of the units.
+pub trait UnitRunner: Debug + Send + Sync {
+    /// Wakes the unit of this number if it sleeps, since a piece was posted for it.
+    fn wake(&self, unit: usize);
+
+    /// Passes a short time, or moves a piece, while the NIC waits for the units.
+    fn wait(&self);
+}
+
+/// A moment in the sequence of all pieces: it has passed when no piece that was posted before it still moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark(u64);
+
+/// The NIC's side of one unit.
+#[derive(Debug)]
+struct Unit<M> {
+    pieces: Arc<Pieces<M>>,
+    /// The pieces that are not known to be moved: the queue pair of each, and its number in the sequence of all pieces.
+    moving: VecDeque<(QpId, u64)>,
+    /// Number of pieces that are known to be moved.
+    reaped: u64,
+    /// Bytes of all pieces that were posted.
+    bytes: u64,
+}
+
+/// The work of a unit so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitLoad {
+    /// Number of pieces that were posted.
+    pub pieces: u64,
+    /// Bytes of these pieces.
+    pub bytes: u64,
+    /// Number of these pieces that have not been moved yet.
+    pub waiting: u64,
+}
+
+impl<M: Bytes> Unit<M> {
+    /// Whether no piece with a number below `end` still moves.
+    fn has_passed(&self, end: u64) -> bool {
+        let moved = self.pieces.finished() - self.reaped;
+        let is_asleep = moved == 0 && planted!(SleepingUnitNotAwaited);
+        let next = self.moving.get(usize::try_from(moved).unwrap_or(usize::MAX));
+        is_asleep || next.is_none_or(|&(_, number)| number >= end)
+    }
+}
+
+/// The NIC's side of its copy units.
+#[derive(Debug)]
+pub(super) struct CopyUnits<M> {
+    units: Vec<Unit<M>>,
+    runner: Arc<dyn UnitRunner>,
+    pub sizes: PieceSizes,
+    /// Number of pieces that were posted to all units.
+    posted: u64,
+    /// The unit that gets the next piece, if it has room.
+    next: usize,
+    /// Buffer for the queue pairs of moved pieces, kept from turn to turn.
+    pub moved: Vec<QpId>,
+}
+
+impl<M> Clone for CopyUnits<M> {
+    /// # Panics
+    /// Units are threads of the owner, and exist once.
+    fn clone(&self) -> Self {
+        panic!("a NIC with copy units has no clones")
+    }
+}
+
+impl<M: Bytes> CopyUnits<M> {
+    pub fn new(queues: Vec<Arc<Pieces<M>>>, runner: Arc<dyn UnitRunner>, sizes: PieceSizes) -> Self {
+        assert!(!queues.is_empty() && sizes.piece_max > 0, "a NIC without units has no `CopyUnits`");
+        let unit = |pieces: Arc<Pieces<M>>| Unit {
+            reaped: pieces.finished(),
+            pieces,
+            moving: VecDeque::new(),
+            bytes: 0,
+        };
+        Self {
+            units: queues.into_iter().map(unit).collect(),
+            runner,
+            sizes,
+            posted: 0,
+            next: 0,
+            moved: Vec::new(),
+        }
+    }
+
+    /// Number of pieces that one queue pair may have under way, if `sharers` queue pairs are busy.
+    pub fn share(&self, sharers: usize) -> u32 {
+        let share = (self.units.len() * PIECES_MAX).div_ceil(sharers.max(1));
+        u32::try_from(share).unwrap_or(u32::MAX)
+    }
+
+    /// The work of each unit so far.
+    pub fn loads(&self) -> Vec<UnitLoad> {
+        let load = |unit: &Unit<M>| {
+            let (posted, finished) = (unit.pieces.posted(), unit.pieces.finished());
+            UnitLoad { pieces: posted, bytes: unit.bytes, waiting: posted - finished }
+        };
+        self.units.iter().map(load).collect()
+    }
+
+    /// Posts a piece of `length` bytes of a transfer of `queue_pair`. Returns whether a unit had room for it.
+    pub fn post(&mut self, queue_pair: QpId, length: u64, piece: impl Fn() -> Piece<M>) -> bool {
+        for _ in 0..self.units.len() {
+            let number = self.next;
+            self.next = (number + 1) % self.units.len();
+            let unit = &mut self.units[number];
+            if unit.pieces.post(&piece) {
+                unit.moving.push_back((queue_pair, self.posted));
+                unit.bytes += length;
+                self.posted += 1;
+                self.runner.wake(number);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Appends the queue pair of each piece that was moved since the last call.
+    #[inline]
+    pub fn reap(&mut self, into: &mut Vec<QpId>) {
+        for unit in &mut self.units {
+            let finished = unit.pieces.finished();
+            while unit.reaped < finished {
+                let (queue_pair, _) = unit.moving.pop_front().expect("each posted piece is noted");
+                unit.reaped += 1;
+                into.push(queue_pair);
+            }
+        }
+    }
+
+    /// Returns the present moment. `None`: nothing moves.
+    pub fn mark(&self) -> Option<Mark> {
+        let moves = self.units.iter().any(|unit| unit.pieces.is_waiting());
+        moves.then_some(Mark(self.posted))
+    }
+
+    /// Whether no piece that was posted before `mark` still moves.
+    pub fn has_passed(&self, mark: Mark) -> bool {
+        let end = if planted!(LastPieceNotAwaited) { mark.0.saturating_sub(1) } else { mark.0 };
+        planted!(ConfirmedWhilePiecesMove) || self.units.iter().all(|unit| unit.has_passed(end))
+    }
+
+    /// Waits until no piece that was posted so far still moves.
+    pub fn settle(&self) {
+        let mark = Mark(self.posted);
+        while !self.has_passed(mark) {
+            self.runner.wait();
+        }
+    }
+
+    /// Releases the memories that pieces named. Nothing moves any more ([`CopyUnits::settle`]).
+    pub fn release_memories(&self) {
+        self.units
+            .iter()
+            .filter(|unit| !unit.pieces.is_waiting())
+            .for_each(|unit| unit.pieces.release_memories());
+    }
+}

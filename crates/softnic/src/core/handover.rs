@@ -1,0 +1,167 @@
+//! The handover of long transfers and of the ends of accesses to the copy units' state ([`super::copy_units`]).
+//!
+//! A transfer of a queue pair is handed over piece by piece, each after a check of its key, and the queue pair's next
+//! request begins when all pieces have been moved: the order of a queue pair's requests stays. Packets from the network and
+//! the requests of chains are never handed over.
+
+use super::copy_units::{CopyUnits, Piece, PieceSizes, Pieces, UnitLoad, UnitRunner};
+use super::keys::Target;
+use super::loopback::StepResult;
+use super::objects::Core;
+use super::queue_pair::{Current, Held, QueuePair};
+use super::schedule::REQUEST_WORK;
+use super::verbs::{Exchange, Progress, Responder, Verb};
+use portcullis_memory::Bytes;
+use portcullis_nic::{ChainRole, QpId};
+use std::sync::Arc;
+
+/// The exchange of a transfer that is handed over: it only notes the responder's memory.
+#[derive(Default)]
+struct Noted {
+    there: Option<Target>,
+}
+
+impl<M> Exchange<M> for Noted {
+    fn fetch(&mut self, _: &Core<M>, from: Target, _: u32) -> Progress {
+        self.there = Some(from);
+        Progress::Partly
+    }
+
+    fn store(&mut self, _: &Core<M>, into: Target, _: u32) -> Progress {
+        self.there = Some(into);
+        Progress::Partly
+    }
+
+    fn put(&mut self, _: &Core<M>, _: Target, _: u32) {
+        unreachable!("messages are not handed over")
+    }
+
+    fn fetch_word(&mut self, _: &Core<M>, _: u64) {
+        unreachable!("atomics are not handed over")
+    }
+}
+
+impl<M: Bytes> Core<M> {
+    /// Gives the NIC copy units: one for each queue of pieces. The owner lets each unit call [`Pieces::move_next`].
+    ///
+    /// # Panics
+    /// There are no queues, or the NIC has units already.
+    pub fn set_copy_units(
+        &mut self,
+        queues: Vec<Arc<Pieces<M>>>,
+        runner: Arc<dyn UnitRunner>,
+        sizes: PieceSizes,
+    ) {
+        assert!(self.copy_units.is_none(), "a NIC gets its copy units once");
+        self.copy_units = Some(CopyUnits::new(queues, runner, sizes));
+    }
+
+    /// The work of each copy unit so far, in the order of their numbers.
+    #[must_use]
+    pub fn copy_unit_loads(&self) -> Vec<UnitLoad> {
+        self.copy_units.as_ref().map_or_else(Vec::new, CopyUnits::loads)
+    }
+
+    /// Notes which pieces have been moved.
+    #[inline]
+    pub(super) fn reap_pieces(&mut self) {
+        let Some(units) = &mut self.copy_units else { return };
+        let mut moved = std::mem::take(&mut units.moved);
+        units.reap(&mut moved);
+        for queue_pair in moved.drain(..) {
+            let pair = self.qps.get_mut(queue_pair.0);
+            pair.expect("a queue pair outlives its pieces, and is not lent while they move").moving -= 1;
+        }
+        if let Some(units) = &mut self.copy_units {
+            units.moved = moved;
+        }
+    }
+
+    /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.
+    pub(super) fn settle(&mut self) {
+        if let Some(units) = &self.copy_units {
+            units.settle();
+            self.reap_pieces();
+        }
+    }
+
+    /// Releases the memories that pieces named. Nothing moves: [`Core::settle`] was called.
+    pub(super) fn release_piece_memories(&mut self) {
+        if let Some(units) = &self.copy_units {
+            units.release_memories();
+        }
+    }
+
+    /// Whether a transfer of this length is handed over to copy units.
+    #[inline]
+    pub(super) fn is_handed_over(&self, pair: &QueuePair<M>, verb: Verb, length: u32) -> bool {
+        let Some(units) = &self.copy_units else { return false };
+        length >= units.sizes.transfer_min
+            && matches!(verb, Verb::Read { .. } | Verb::Write { .. })
+            && pair.role == ChainRole::default()
+    }
+
+    /// Takes a transfer one step further: posts as many pieces as the queue pair may have under way.
+    pub(super) fn hand_over(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &mut Current,
+        (responder, verb, here, length): (&Responder, Verb, Target, u32),
+        work: &mut u32,
+    ) -> StepResult {
+        if current.done == length {
+            return if pair.moving == 0 { StepResult::Done } else { StepResult::Moving };
+        }
+        let mut noted = Noted::default();
+        let there = match self.execute(responder, verb, &mut noted) {
+            Ok(_) => noted.there.expect("a transfer of bytes names memory"),
+            Err(status) => return StepResult::Refused(status),
+        };
+        let sharers = self.schedule.busy();
+        let Some(units) = &mut self.copy_units else { unreachable!("there are copy units") };
+        let share = units.share(sharers);
+        while current.done < length && pair.moving < share && *work > 0 {
+            let part = (length - current.done).min(units.sizes.piece_max);
+            let at = |end: Target| (self.memories[end.memory].clone(), end.offset + u64::from(current.done));
+            let piece = || {
+                let (from, to) =
+                    if verb.returns_bytes() { (at(there), at(here)) } else { (at(here), at(there)) };
+                Piece { from, to, length: part.into() }
+            };
+            if !units.post(id, part.into(), piece) {
+                break;
+            }
+            pair.moving += 1;
+            current.done += part;
+            *work = work.saturating_sub(REQUEST_WORK);
+        }
+        StepResult::Moving
+    }
+
+    /// Holds the completion of a request that has ended accesses, if bytes of such accesses may still move. Returns
+    /// whether it is held.
+    pub(super) fn hold(&mut self, pair: &mut QueuePair<M>, current: &Current, ended_access: bool) -> bool {
+        let mark = self.copy_units.as_ref().and_then(CopyUnits::mark);
+        let until = match (mark, pair.held.back()) {
+            (Some(mark), _) if ended_access => mark,
+            // Completions keep their order.
+            (_, Some(last)) => last.until,
+            _ => return false,
+        };
+        pair.held.push_back(Held { request: *current, retired: pair.send.taken(), until });
+        true
+    }
+
+    /// Completes the held requests whose wait is over, as far as there is room for their completions.
+    pub(super) fn release_held(&mut self, pair: &mut QueuePair<M>) {
+        while let Some(&Held { request, retired, until }) = pair.held.front() {
+            let has_passed = self.copy_units.as_ref().is_none_or(|units| units.has_passed(until));
+            if !has_passed || !self.has_completion_room(pair.send_cq) {
+                return;
+            }
+            pair.held.pop_front();
+            self.succeed(pair, &request, retired);
+        }
+    }
+}
