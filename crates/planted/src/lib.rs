@@ -337,12 +337,16 @@ impl Mistake {
         Self::ProbeAnsweredTwice,
     ];
 
-    /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 42] = [
+    /// Mistakes of the copy units of the software NIC. The simulator's checkers find them.
+    pub const OF_COPY_UNITS: [Self; 4] = [
         Self::ConfirmedWhilePiecesMove,
         Self::SleepingUnitNotAwaited,
         Self::LastPieceNotAwaited,
         Self::RefusedWhilePiecesMove,
+    ];
+
+    /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
+    pub const ALL: [Self; 38] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,

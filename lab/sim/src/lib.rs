@@ -18,6 +18,7 @@ mod campaign;
 mod chains;
 mod clock;
 mod cluster;
+mod copy_units;
 mod delivery;
 mod dice;
 mod endpoint;
@@ -56,6 +57,7 @@ pub use processor::OneProcessor;
 
 pub use campaign::campaign;
 pub use chains::{Case, Design, Grain, Search, SearchLimits, search_chains};
+pub use copy_units::{CopyCounts, run_copy_units};
 pub use explore::{Exploration, Limits, Race, Scenario, explore};
 pub use oracle::{Failure, Promise};
 pub use plan::{FaultKind, Plan, Programs, UnknownFaultKind};

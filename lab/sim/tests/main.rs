@@ -5,6 +5,7 @@ mod calls;
 mod chains;
 mod chunks;
 mod claims;
+mod copy_units;
 mod explore;
 mod extent;
 mod limits;

@@ -5,6 +5,7 @@
 //! from `seeds.txt`.
 
 mod calls;
+mod copy_units;
 mod pinned;
 
 use portcullis_planted::{self as planted, Mistake};

@@ -1,0 +1,58 @@
+//! Mistakes of copy units.
+
+use super::pinned;
+use portcullis_planted::{self as planted, Mistake};
+use portcullis_sim::run_copy_units;
+
+/// Seeds within which a mistake must be found.
+const SEEDS: u64 = 50;
+
+fn is_found(mistake: Mistake, checks: &[&str]) {
+    let found = pinned::seeds_for(mistake, SEEDS).find_map(|seed| {
+        planted::plant(Some(mistake));
+        let outcome = run_copy_units(seed);
+        planted::plant(None);
+        outcome.err().map(|wrong| (seed, wrong))
+    });
+    let (seed, wrong) = found.unwrap_or_else(|| panic!("{mistake:?} survives"));
+    eprintln!("{mistake:?}: Copies, by seed {seed}: {wrong}");
+    assert!(
+        checks.iter().any(|check| wrong.contains(check)),
+        "{mistake:?} is found by another check: seed {seed}: {wrong}"
+    );
+}
+
+const IN_MEMORY: &str = "a byte arrives in memory after the confirmed withdrawal";
+const IN_BUFFER: &str = "a byte arrives in a buffer after the completion";
+const OF_QUEUE_PAIR: &str = "a piece moves after the end of its queue pair";
+
+#[test]
+fn confirmed_while_pieces_move() {
+    is_found(Mistake::ConfirmedWhilePiecesMove, &[IN_MEMORY, OF_QUEUE_PAIR]);
+}
+
+#[test]
+fn sleeping_unit_not_awaited() {
+    is_found(Mistake::SleepingUnitNotAwaited, &[IN_MEMORY, OF_QUEUE_PAIR]);
+}
+
+#[test]
+fn last_piece_not_awaited() {
+    is_found(Mistake::LastPieceNotAwaited, &[IN_MEMORY, OF_QUEUE_PAIR]);
+}
+
+#[test]
+fn refused_while_pieces_move() {
+    is_found(Mistake::RefusedWhilePiecesMove, &[IN_BUFFER]);
+}
+
+#[test]
+fn every_mistake_has_its_test() {
+    let tried = [
+        Mistake::ConfirmedWhilePiecesMove,
+        Mistake::SleepingUnitNotAwaited,
+        Mistake::LastPieceNotAwaited,
+        Mistake::RefusedWhilePiecesMove,
+    ];
+    assert_eq!(tried, Mistake::OF_COPY_UNITS);
+}
