@@ -1,11 +1,13 @@
 //! Access to mapped memory by atomics and by copies that are opaque to the compiler.
 
+use crate::copies;
 use crate::mapping::PAGE_BYTES;
 use crate::{Bytes, Mapping, Memory};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Length from which a copy uses the string instruction.
-const STRING_COPY_BYTES: u64 = 512;
+/// Length from which a copy of aligned words uses the processor's way: to begin costs the string instruction more than a
+/// few words cost.
+const LONG_COPY_BYTES: u64 = 512;
 
 /// Bytes of a line of the processor's cache.
 pub const LINE_BYTES: usize = 64;
@@ -29,7 +31,12 @@ fn prefetch_line(address: *const u8) {
         // SAFETY: a prefetch of any address faults on nothing and changes nothing that a program can see.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }
 
@@ -84,46 +91,45 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(pointer, count) }
     }
 
-    /// The words of an aligned span that is too short for the string instruction, and the offset of the bytes after
-    /// them.
+    /// The words of an aligned span that is too short for the processor's way of copying, and the offset of the bytes
+    /// after them.
     #[inline]
     fn short_span(&self, offset: u64, length: usize) -> Option<(&[AtomicU64], u64)> {
-        if !offset.is_multiple_of(8) || length as u64 >= STRING_COPY_BYTES {
+        if !offset.is_multiple_of(8) || length as u64 >= LONG_COPY_BYTES {
             return None;
         }
         let words = self.words(offset, length / 8);
         Some((words, offset + words.len() as u64 * 8))
     }
 
-    /// Copies bytes between places that other threads and processes may write at the same time.
+    /// Copies `length` bytes from `from` here to `at` in `to` in the way of this kind of processor, however few they
+    /// are: [`Bytes::copy`] copies so from some length on. It is there for tests and measurements.
     ///
-    /// # Safety
-    /// Both spans lie inside live memory.
-    unsafe fn string_copy(from: *const u8, to: *mut u8, length: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller guarantees that both spans lie inside live memory. The processor makes the copy, not the
-        // language: a byte that a peer changes meanwhile arrives old or new. The direction flag is clear at every
-        // function entry (System V ABI).
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") length => _,
-                inout("rsi") from => _,
-                inout("rdi") to => _,
-                options(nostack, preserves_flags)
-            );
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        for index in 0..length {
-            // SAFETY: index < length, and the caller guarantees that both spans lie inside live memory.
-            let source = unsafe { from.add(index) };
-            // SAFETY: as above.
-            let target = unsafe { to.add(index) };
-            // SAFETY: one byte inside live memory; a volatile read of a byte cannot tear.
-            let byte = unsafe { source.read_volatile() };
-            // SAFETY: one byte inside live memory.
-            unsafe { target.write_volatile(byte) };
-        }
+    /// # Panics
+    /// A span lies outside its mapping.
+    pub fn copy_by_processor(&self, from: u64, to: &Self, at: u64, length: u64) {
+        let (source, target, count) = self.spans(from, to, at, length);
+        // SAFETY: spans() checked both.
+        unsafe { copies::copy(source, target, count) };
+    }
+
+    /// Copies `length` bytes from `from` here to `at` in `to` in the way of processors for which Portcullis has no
+    /// copy of their own: by words. It is there for tests and measurements on processors that have one.
+    ///
+    /// # Panics
+    /// A span lies outside its mapping.
+    pub fn copy_by_words(&self, from: u64, to: &Self, at: u64, length: u64) {
+        let (source, target, count) = self.spans(from, to, at, length);
+        // SAFETY: spans() checked both.
+        unsafe { copies::copy_by_words(source, target, count) };
+    }
+
+    /// Returns the ends and the length of a copy. Panics if a span lies outside its mapping.
+    #[inline]
+    fn spans(&self, from: u64, to: &Self, at: u64, length: u64) -> (*const u8, *mut u8, usize) {
+        let (source, target) = (self.pointer(from, length, 1), to.pointer(at, length, 1));
+        // The mapping's length came from a usize, and the span is not longer.
+        (source, target, usize::try_from(length).unwrap_or(0))
     }
 }
 
@@ -147,7 +153,7 @@ impl Memory for Mapping {
         }
         let from = self.pointer(offset, into.len() as u64, 1);
         // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
-        unsafe { Self::string_copy(from, into.as_mut_ptr(), into.len()) };
+        unsafe { copies::copy(from, into.as_mut_ptr(), into.len()) };
     }
 
     #[inline]
@@ -166,7 +172,7 @@ impl Memory for Mapping {
         }
         let to = self.pointer(offset, from.len() as u64, 1);
         // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
-        unsafe { Self::string_copy(from.as_ptr(), to, from.len()) };
+        unsafe { copies::copy(from.as_ptr(), to, from.len()) };
         fence(Ordering::Release);
     }
 
@@ -218,16 +224,15 @@ impl Memory for Mapping {
 impl Bytes for Mapping {
     #[inline]
     fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
-        if (from | at | length).is_multiple_of(8) && length < STRING_COPY_BYTES {
+        if (from | at | length).is_multiple_of(8) && length < LONG_COPY_BYTES {
             let count = usize::try_from(length / 8).unwrap_or(0);
             for (source, target) in self.words(from, count).iter().zip(to.words(at, count)) {
                 target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         } else {
-            let source = self.pointer(from, length, 1);
-            let target = to.pointer(at, length, 1);
-            // SAFETY: pointer() checked both spans.
-            unsafe { Self::string_copy(source, target, usize::try_from(length).unwrap_or(0)) };
+            let (source, target, count) = self.spans(from, to, at, length);
+            // SAFETY: spans() checked both.
+            unsafe { copies::copy(source, target, count) };
         }
     }
 

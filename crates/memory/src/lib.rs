@@ -25,6 +25,7 @@ mod address_range;
 mod alarm;
 mod arena;
 mod bytes;
+mod copies;
 mod crowd;
 mod depth;
 mod faults;

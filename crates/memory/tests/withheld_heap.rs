@@ -1,4 +1,5 @@
-//! A program whose heap is withheld from trapped code.
+//! A program whose heap is withheld from trapped code. Only x86-64 has the keys.
+#![cfg(target_arch = "x86_64")]
 
 use portcullis_memory::sandbox::{Cause, Inside, Protection, Sandbox, SandboxOptions, Trapped, WithheldHeap};
 use std::collections::BTreeMap;

@@ -136,5 +136,5 @@ pub(crate) fn opened(register: u32) -> u32 {
     register & !OURS.load(Ordering::Relaxed)
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
