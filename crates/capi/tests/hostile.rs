@@ -59,7 +59,7 @@ fn last_text() -> String {
         .text
         .iter()
         .take_while(|letter| **letter != 0)
-        .map(|letter| char::from(letter.cast_unsigned()))
+        .map(|letter| char::from(letter.to_ne_bytes()[0]))
         .collect()
 }
 

@@ -31,15 +31,23 @@ fn set_trap(sandbox: &mut Sandbox) {
 }
 
 fn fault(sandbox: &mut Sandbox) {
-    let read = || {
-        let byte: u8;
-        // SAFETY: the processor makes the access, which faults, and ends the trap's code.
-        unsafe { core::arch::asm!("mov {}, [{}]", out(reg_byte) byte, in(reg) 16_usize, options(nostack)) };
-        byte
-    };
     // SAFETY: the code owns nothing and is in the middle of nothing when it faults.
     let done = sandbox.run(|inside| unsafe { inside.trap(None, read) });
     assert!(done.is_ok_and(|trapped| trapped.is_err()));
+}
+
+/// Reads a byte that is not there.
+#[cfg(target_arch = "x86_64")]
+fn read() -> u8 {
+    let byte: u8;
+    // SAFETY: the processor makes the access, which faults, and ends the trap's code.
+    unsafe { core::arch::asm!("mov {}, [{}]", out(reg_byte) byte, in(reg) 16_usize, options(nostack)) };
+    byte
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn read() -> u8 {
+    unreachable!("there are no sandboxes on this kind of processor")
 }
 
 fn main() {

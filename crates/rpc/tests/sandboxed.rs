@@ -1,4 +1,5 @@
-//! Methods in sandboxes, and callers that try to make them fail.
+//! Methods in sandboxes, and callers that try to make them fail. Only x86-64 has sandboxes.
+#![cfg(target_arch = "x86_64")]
 
 use portcullis_errors::Coded;
 use portcullis_rpc::channel::{
@@ -89,7 +90,6 @@ fn fill(bytes: &Sandboxed<'_, u64>, reply: &mut Reply<'_>) -> Result<(), Failure
 }
 
 /// Reads a byte as foreign code does: the compiler knows nothing of the access.
-#[cfg(target_arch = "x86_64")]
 fn read(address: usize) -> u8 {
     let byte: u8;
     // SAFETY: the processor makes the access, not the language. It changes nothing; if it faults, the code of a trap ends.
