@@ -131,16 +131,9 @@ impl Mapping {
         // The mapping's length came from a usize, and the span is not longer.
         (source, target, usize::try_from(length).unwrap_or(0))
     }
-}
-
-impl Memory for Mapping {
-    fn length(&self) -> u64 {
-        self.length
-    }
 
     #[inline]
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        fence(Ordering::Acquire);
+    fn read_bytes(&self, offset: u64, into: &mut [u8]) {
         if let Some((words, rest)) = self.short_span(offset, into.len()) {
             let (whole, tail) = into.split_at_mut(words.len() * 8);
             for (bytes, word) in whole.chunks_exact_mut(8).zip(words) {
@@ -157,7 +150,7 @@ impl Memory for Mapping {
     }
 
     #[inline]
-    fn write(&self, offset: u64, from: &[u8]) {
+    fn write_bytes(&self, offset: u64, from: &[u8]) {
         if let Some((words, rest)) = self.short_span(offset, from.len()) {
             let (whole, tail) = from.split_at(words.len() * 8);
             for (bytes, word) in whole.chunks_exact(8).zip(words) {
@@ -167,17 +160,38 @@ impl Memory for Mapping {
             for (byte, at) in tail.iter().zip(rest..) {
                 self.byte(at).store(*byte, Ordering::Relaxed);
             }
-            fence(Ordering::Release);
             return;
         }
         let to = self.pointer(offset, from.len() as u64, 1);
         // SAFETY: pointer() checked the mapping's span; the other is a slice of the same length.
         unsafe { copies::copy(from.as_ptr(), to, from.len()) };
+    }
+}
+
+impl Memory for Mapping {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        // The first fence orders the bytes after the caller's earlier loads, and the second one before its later ones.
+        fence(Ordering::Acquire);
+        self.read_bytes(offset, into);
+        fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, from: &[u8]) {
+        // The first fence orders the bytes after the caller's earlier stores, and the second one before its later ones.
+        fence(Ordering::Release);
+        self.write_bytes(offset, from);
         fence(Ordering::Release);
     }
 
     fn zero(&self, offset: u64, length: u64) {
         self.check(offset, length);
+        fence(Ordering::Release);
         let end = offset + length;
         let first = offset.next_multiple_of(8).min(end);
         let last = (end - end % 8).max(first);
@@ -224,6 +238,9 @@ impl Memory for Mapping {
 impl Bytes for Mapping {
     #[inline]
     fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
+        // A peer that sees these bytes must see what this thread has stored before, and what the thread loads later must
+        // not be older than these bytes. Copies are otherwise unordered: x86-64 orders them all the same, others do not.
+        fence(Ordering::Release);
         if (from | at | length).is_multiple_of(8) && length < LONG_COPY_BYTES {
             let count = usize::try_from(length / 8).unwrap_or(0);
             for (source, target) in self.words(from, count).iter().zip(to.words(at, count)) {
@@ -234,6 +251,7 @@ impl Bytes for Mapping {
             // SAFETY: spans() checked both.
             unsafe { copies::copy(source, target, count) };
         }
+        fence(Ordering::Acquire);
     }
 
     #[inline]

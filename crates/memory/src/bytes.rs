@@ -7,6 +7,9 @@ use crate::Memory;
 pub trait Bytes: Memory {
     /// Copies `length` bytes from `from` here to `at` in `to`. The spans may overlap: a NIC promises nothing about the
     /// result of a transfer onto itself.
+    ///
+    /// The copies and atomics of one thread are ordered, as the requests of a queue pair are: a peer that acquires bytes
+    /// of a later copy (with [`Memory::read`], or with another thread's copy) sees those of an earlier one.
     fn copy(&self, from: u64, to: &Self, at: u64, length: u64);
 
     /// Stores `new` in the aligned word at `offset` if the word holds `old` (compare and swap). Returns the previous

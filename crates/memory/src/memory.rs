@@ -11,10 +11,12 @@ pub trait Memory: Clone {
     /// Length of the memory in bytes.
     fn length(&self) -> u64;
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out, from `offset` on. The bytes are ordered after the caller's earlier loads and before its later
+    /// ones (acquire), the bytes among each other are not.
     fn read(&self, offset: u64, into: &mut [u8]);
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes in, from `offset` on. The bytes are ordered after the caller's earlier stores and before its later
+    /// ones (release), the bytes among each other are not.
     fn write(&self, offset: u64, from: &[u8]);
 
     /// Overwrites a span with zeros.

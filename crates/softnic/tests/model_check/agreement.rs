@@ -122,6 +122,11 @@ fn the_modelled_orderings_are_those_of_a_mapping() {
     let exchange = [format!("compare_exchange {success:?} {failure:?}")];
     assert_eq!(steps(ACCESS, "compare_exchange"), exchange);
     assert_eq!(steps(ACCESS, "fetch_add"), [format!("fetch_add {:?}", Orderings::OF_FETCH_ADD)]);
+    // The copy of few words is by atomics, and that of many bytes by the processor, between the same fences.
+    let words = ["store Relaxed Relaxed", "load Relaxed"];
+    assert_eq!(steps(ACCESS, "copy"), ["fence Release", words[0], words[1], "fence Acquire"]);
+    assert_eq!(steps(ACCESS, "read"), ["fence Acquire"; 2]);
+    assert_eq!(steps(ACCESS, "write"), ["fence Release"; 2]);
 }
 
 #[test]

@@ -2,16 +2,23 @@
 
 use crate::completion_ring::{Manners, nothing_is_overrun};
 use crate::exploration::{Bound, finds};
-use crate::orderings::Orderings;
+use crate::orderings::{CopyFences, Orderings};
 use crate::pieces::none_moves_after_the_confirmation;
 use crate::sleep::{Fences, Wait, the_client_wakes, the_engine_wakes};
-use crate::{receive_ring, send_ring};
+use crate::{receive_ring, send_ring, transfers};
 use std::sync::atomic::Ordering;
 
 /// A lap is stored without waiting for the rest of the entry.
 const LAP_STORED_EARLY: Orderings = Orderings { store: Ordering::Relaxed, ..Orderings::OF_MAPPING };
 /// The rest of an entry is loaded without waiting for its lap.
 const ENTRY_LOADED_EARLY: Orderings = Orderings { load: Ordering::Relaxed, ..Orderings::OF_MAPPING };
+
+/// A copy stores its bytes without waiting for earlier stores.
+const COPIED_EARLY: Orderings =
+    Orderings { copy: CopyFences { before: false, after: true }, ..Orderings::OF_MAPPING };
+/// Later loads do not wait for a copy's.
+const LOOKED_EARLY: Orderings =
+    Orderings { copy: CopyFences { before: true, after: false }, ..Orderings::OF_MAPPING };
 
 const NO_FENCE_ON_WAKING: Fences = Fences { waking: false, ..Fences::BOTH };
 const NO_FENCE_ON_SLEEPING: Fences = Fences { sleeping: false, ..Fences::BOTH };
@@ -98,4 +105,19 @@ fn a_last_piece_that_is_not_awaited_is_found() {
     finds("a piece has not arrived", || {
         none_moves_after_the_confirmation::<false>(Bound::Interruptions(2), 1);
     });
+}
+
+#[test]
+fn a_copy_without_one_of_its_fences_is_found() {
+    finds("a WRITE arrives before an earlier one", || {
+        transfers::writes_arrive_in_order(COPIED_EARLY, Bound::Every);
+    });
+    finds("a READ sees less than an earlier one", || {
+        transfers::reads_look_in_order(LOOKED_EARLY, Bound::Every);
+    });
+    for orderings in [COPIED_EARLY, LOOKED_EARLY] {
+        finds("new bytes have an old name", || {
+            transfers::new_bytes_have_their_new_name(orderings, Bound::Every);
+        });
+    }
 }

@@ -1,4 +1,4 @@
-//! The queues between processes, and the protocol for sleeping and waking, under a model checker.
+//! The queues between processes, the transfers of a NIC, and the protocol for sleeping and waking, under a model checker.
 //!
 //! The rings are the real code: [`portcullis_softnic::core`] is generic over its memory, and here that memory is made
 //! of [loom](https://docs.rs/loom)'s words. Loom runs a model again and again, with every order in which two threads
@@ -35,3 +35,4 @@ mod pieces;
 mod receive_ring;
 mod send_ring;
 mod sleep;
+mod transfers;

@@ -1,7 +1,7 @@
 //! Memory made of the model checker's words.
 
 use crate::orderings::Orderings;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use portcullis_nic::Memory;
 use portcullis_softnic::core::Bytes;
 use std::ops::Range;
@@ -75,9 +75,15 @@ impl Memory for LoomMemory {
 
 impl Bytes for LoomMemory {
     fn copy(&self, from: u64, to: &Self, at: u64, length: u64) {
-        let words = usize::try_from(length / 8).expect("the memory is small");
-        for (source, target) in self.readable(from, words).iter().zip(to.writable(at, words)) {
+        if self.orderings.copy.before {
+            fence(Ordering::Release);
+        }
+        let count = usize::try_from(length / 8).expect("the memory is small");
+        for (source, target) in self.readable(from, count).iter().zip(to.writable(at, count)) {
             target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if self.orderings.copy.after {
+            fence(Ordering::Acquire);
         }
     }
 

@@ -13,6 +13,17 @@ pub struct Orderings {
     pub load_words: Ordering,
     /// The ordering for writing each word of an entry.
     pub store_words: Ordering,
+    /// The fences of a copy, whose words have no order among each other.
+    pub copy: CopyFences,
+}
+
+/// The fences that a copy has.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyFences {
+    /// A release before the copy.
+    pub before: bool,
+    /// An acquire after the copy.
+    pub after: bool,
 }
 
 impl Orderings {
@@ -22,6 +33,7 @@ impl Orderings {
         store: Ordering::Release,
         load_words: Ordering::Relaxed,
         store_words: Ordering::Relaxed,
+        copy: CopyFences { before: true, after: true },
     };
     /// The orderings of a compare and exchange: the first if it succeeds, the second if it fails.
     pub const OF_COMPARE_EXCHANGE: [Ordering; 2] = [Ordering::AcqRel, Ordering::Acquire];
