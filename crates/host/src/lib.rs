@@ -6,7 +6,7 @@ pub use audit::AuditStatus;
 pub use copy_unit_count::{CopyUnitCount, NoCopyUnitCount};
 pub use endpoint::SessionEndpoint;
 pub use local::{LocalAdmission, LocalClient, LocalError};
-pub use machine_memory::{NotEnoughMemory, Scarce};
+pub use machine_memory::{NotEnoughMemory, Scarce, available_memory};
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use network::NetworkListen;
 #[cfg(any(feature = "rdma", feature = "udp"))]

@@ -113,6 +113,14 @@ fn limits() -> Vec<(Scarce, u64)> {
         .collect()
 }
 
+/// Returns the memory in bytes that this process and its children can still take: the least that the machine and the
+/// control groups leave. `None` if neither can be determined.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    let group = control_group(Path::new(CONTROL_GROUPS)).map(|(_, left)| left);
+    available().into_iter().chain(group).min()
+}
+
 /// Returns the memory that the kernel could give without swapping, plus free swap.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -185,6 +193,12 @@ mod tests {
             told.starts_with("pool_bytes (1) and ports_bytes_max (1152921504606846976) come to"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn the_available_memory_is_no_more_than_the_machine_has() {
+        let there = available_memory().expect("every Linux reports it");
+        assert!(0 < there && there < 1 << 60, "{there}");
     }
 
     #[test]

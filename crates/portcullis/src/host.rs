@@ -7,7 +7,7 @@ pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
     AuditStatus, ConfigError, CopyUnitCount, HostConfig, HostError, LentMemory, Listen, NoCopyUnitCount,
     NoWallTime, NodeCounters, NotEnoughMemory, PortLimits, Scarce, SocketAccess, SocketListener, Sockets,
-    StartError, WallTime, admin, log_file, pin,
+    StartError, WallTime, admin, available_memory, log_file, pin,
 };
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_host::{ListenError, NetworkListen};
