@@ -96,6 +96,6 @@ fn print_table(report: &Report) {
     let rounds = report.rounds;
     say(format_args!(
         "Permissions over {size} bytes acquired and revoked, at least {iterations} in each of {rounds} rounds, medians; \
-         pingpong RTT {pingpong_rtt:.3} usec\n{table}"
+         pingpong RTT {pingpong_rtt}\n{table}"
     ));
 }

@@ -3,7 +3,9 @@
 
 use super::course::{Course, Length};
 use super::latency::LIFETIME;
+use super::pause::give_way;
 use super::permissions::Lives;
+use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::turns::Spread;
 use super::{BenchError, pingpong, processors};
@@ -118,7 +120,7 @@ struct Report {
     chunk_bytes: u64,
     depth: u32,
     rounds: usize,
-    pingpong_rtt: f64,
+    pingpong_rtt: RoundTrip,
     rows: Vec<Row>,
     busy_clients: u32,
     /// Control messages of all clients that the busy node served, in millions a second.
@@ -157,7 +159,9 @@ struct Bench {
 
 impl Bench {
     fn poll(&mut self) -> Result<(), BenchError> {
-        self.session.poll();
+        if self.session.poll() == 0 {
+            give_way();
+        }
         self.polls += 1;
         if self.is_busy && self.polls.is_multiple_of(POLLS_PER_NOISE) {
             self.next_noise = (self.next_noise + 1) % self.noise.len();
@@ -376,7 +380,7 @@ impl Figures {
         Spread::of_ratios(rounds).median
     }
 
-    fn report(&self, options: &BenchChunksOptions, pingpong_rtt: f64, node_turns: u64) -> Report {
+    fn report(&self, options: &BenchChunksOptions, pingpong_rtt: RoundTrip, node_turns: u64) -> Report {
         let mut rows = Vec::new();
         for is_busy in [false, true] {
             for (at, what) in ["allocate", "free"].into_iter().enumerate() {
@@ -413,7 +417,7 @@ fn print_table(report: &Report) {
     }
     let Report { chunk_bytes, depth, pingpong_rtt, held_chunks, node_turns, .. } = report;
     say(format_args!(
-        "Chunks of {chunk_bytes} bytes, {depth} requests under way; pingpong RTT {pingpong_rtt:.3} usec\n{table}\n\
+        "Chunks of {chunk_bytes} bytes, {depth} requests under way; pingpong RTT {pingpong_rtt}\n{table}\n\
          A busy node served {:.2} M control messages a second.\n\
          Allocations by chain for each by message: {:.2} idle, {:.2} busy.\n\
          With the node's turns held, {held_chunks} chunks were allocated and freed in {node_turns} turns of its CPU.",

@@ -3,6 +3,7 @@
 use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{NodeProcess, Setup};
+use super::pause::give_way;
 use super::report::{Setting, print_json};
 use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
@@ -77,7 +78,7 @@ pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
             format!("x{:.1}", row.gain),
         ]);
     }
-    say(format_args!("Extensions, {EXTENSIONS} a permission; pingpong RTT {pingpong_rtt:.3} usec\n{table}"));
+    say(format_args!("Extensions, {EXTENSIONS} a permission; pingpong RTT {pingpong_rtt}\n{table}"));
     Ok(())
 }
 
@@ -219,7 +220,9 @@ impl Holders {
     }
 
     fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
-        session.poll();
+        if session.poll() == 0 {
+            give_way();
+        }
         let at = Instant::now();
         let mut idle = Vec::with_capacity(HELD);
         while let Some((index, asked, answer)) = self.next_ended(session) {

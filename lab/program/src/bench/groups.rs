@@ -4,6 +4,7 @@
 use super::course::Course;
 use super::latency::{hold_objects, one, renewed};
 use super::permissions::Lives;
+use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::rivals::{Comparison, Figures, Measured, Rival, compare};
 use super::{BenchError, Name, pingpong, processors};
@@ -76,7 +77,7 @@ struct Report {
     benchmark: &'static str,
     nic: &'static str,
     rounds: usize,
-    pingpong_rtt: f64,
+    pingpong_rtt: RoundTrip,
     rows: Vec<Row>,
 }
 
@@ -120,7 +121,7 @@ pub fn run(options: &BenchGroupsOptions) -> Result<(), BenchError> {
         return Ok(());
     }
     say(format_args!(
-        "Permissions and accesses, medians of {} rounds; pingpong RTT {:.3} usec",
+        "Permissions and accesses, medians of {} rounds; pingpong RTT {}",
         report.rounds, report.pingpong_rtt
     ));
     let rows =

@@ -1,6 +1,7 @@
 //! The wait of a benchmark's loop between two looks at a state that another thread or process changes: it spins,
 //! yields, and sleeps.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Looks before the loop begins to yield, if the other end has a processor of its own.
@@ -9,6 +10,15 @@ const SPINS: u32 = 1 << 14;
 const YIELDS: u32 = 1 << 10;
 /// Time of one sleep.
 const SLEEP: Duration = Duration::from_micros(50);
+
+/// Lets the other end run, if both share one processor: for a loop that polls without a wait. Without this the loop
+/// would keep the other end from the processor for as long as the scheduler allows.
+pub fn give_way() {
+    static SHARED: OnceLock<bool> = OnceLock::new();
+    if *SHARED.get_or_init(|| super::processors::pair().is_none()) {
+        std::thread::yield_now();
+    }
+}
 
 /// The looks of one wait.
 #[derive(Debug)]

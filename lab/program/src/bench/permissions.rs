@@ -3,7 +3,7 @@
 use super::course::Course;
 use super::latency::LIFETIME;
 use super::node_process::{Counted, NodeProcess, Setup};
-use super::pause::Pause;
+use super::pause::{Pause, give_way};
 use super::report::{Setting, print_json};
 use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
@@ -98,7 +98,7 @@ fn print_table(report: &Report) {
     let Setting { size, iterations, pingpong_rtt, .. } = report.setting;
     say(format_args!(
         "Permissions over {size} bytes acquired and ended, {iterations} in the last step; pingpong RTT \
-         {pingpong_rtt:.3} usec\n{table}"
+         {pingpong_rtt}\n{table}"
     ));
 }
 
@@ -233,7 +233,9 @@ impl Lives {
                 Err(error) => return Err(error.into()),
             }
         }
-        session.poll();
+        if session.poll() == 0 {
+            give_way();
+        }
         self.take(session)
     }
 

@@ -2,8 +2,13 @@
 
 use super::pause::Pause;
 use super::processors;
+use super::turns::Spread;
+use crate::output::complain;
 use crate::samples::Samples;
+use serde::Serialize;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,13 +21,52 @@ struct Line(AtomicU64);
 
 /// Value that signals the end of the rounds to the other end.
 const OVER: u64 = u64::MAX;
-/// The longest time that the rounds of one measurement may take in all. If both ends share a processor, or other
-/// processes use it, there are fewer rounds.
+/// The longest time that the rounds of one measurement may take in all. If other processes use the processors, there are
+/// fewer rounds.
 const MEASURED_FOR: Duration = Duration::from_secs(2);
 
-/// The typical round trip of one cache line between the processors of node and client, in microseconds. A node that
-/// runs on its processor must be idle meanwhile.
-pub fn round_trip() -> f64 {
+/// The typical round trip of one cache line between two processors, if there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct RoundTrip(Option<f64>);
+
+impl RoundTrip {
+    /// The time in microseconds. `None`: this process may use one processor only.
+    pub fn microseconds(self) -> Option<f64> {
+        self.0
+    }
+
+    /// The median of several times. `None` if there is one that could not be measured.
+    pub fn median(all: &[Self]) -> Self {
+        let times: Option<Vec<f64>> = all.iter().map(|time| time.0).collect();
+        Self(times.map(|times| Spread::of(times).median))
+    }
+}
+
+impl fmt::Display for RoundTrip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "{time:.3} usec"),
+            None => f.write_str("not measured (one processor)"),
+        }
+    }
+}
+
+/// The typical round trip of one cache line between the processors of node and client. A node that runs on its
+/// processor must be idle meanwhile.
+///
+/// On a single processor the two ends would take turns, and measure the kernel's scheduler. Then nothing is measured,
+/// and the first call complains: the other figures of the run are those of a shared processor.
+pub fn round_trip() -> RoundTrip {
+    static COMPLAINT: Once = Once::new();
+    if processors::pair().is_none() {
+        COMPLAINT.call_once(|| complain(ONE_PROCESSOR));
+        return RoundTrip(None);
+    }
+    RoundTrip(Some(round_trip_of_two()))
+}
+
+fn round_trip_of_two() -> f64 {
     let (there, back) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let mut samples = Samples::new();
     std::thread::scope(|scope| {
@@ -65,6 +109,11 @@ fn change_of(line: &Line, value: u64, pause: &mut Pause) -> u64 {
     }
 }
 
+/// The complaint about a single processor.
+const ONE_PROCESSOR: &str = "portcullis-lab bench: this process may use one processor only: node and client take turns on it, \
+                             which all figures show, and the pingpong RTT is left out. Allow two, for example with \
+                             taskset -c 0,1";
+
 /// Datagrams to warm up, and to measure.
 const DATAGRAMS_WARM_UP: u64 = 2_000;
 const DATAGRAMS: u64 = 20_000;
@@ -74,8 +123,9 @@ const DATAGRAM_WITHIN: Duration = Duration::from_secs(1);
 const DATAGRAM_MAX: u64 = 60_000;
 
 /// The typical round trip of one datagram of `size` bytes between the processors of node and client, in microseconds.
-/// Both ends poll. `None`: the machine refuses sockets, or lost a datagram.
+/// Both ends poll. `None`: this process may use one processor only, or the machine refuses sockets or lost a datagram.
 pub fn udp_round_trip(size: u64) -> Option<f64> {
+    processors::pair()?;
     let (ours, theirs) = (polled()?, polled()?);
     let (to, back) = (theirs.local_addr().ok()?, ours.local_addr().ok()?);
     let stop = AtomicBool::new(false);

@@ -1,6 +1,7 @@
 //! `portcullis-lab bench queue`: pushes and pops of a queue, with each protection mechanism in turns (Patronus §7.3.2).
 
 use super::course::{Course, Length};
+use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::rivals::{Comparison, Figures, Measured, Rival, compare};
 use super::{BenchError, pingpong, processors};
@@ -102,7 +103,7 @@ struct Report {
     benchmark: &'static str,
     nic: &'static str,
     rounds: usize,
-    pingpong_rtt: f64,
+    pingpong_rtt: RoundTrip,
     rows: Vec<Row>,
 }
 
@@ -149,7 +150,7 @@ pub fn run(options: &BenchQueueOptions) -> Result<(), BenchError> {
         return Ok(());
     }
     say(format_args!(
-        "Queue: {clients} clients with {depth} operations under way each, medians of {} rounds; pingpong RTT {:.3} usec",
+        "Queue: {clients} clients with {depth} operations under way each, medians of {} rounds; pingpong RTT {}",
         report.rounds, report.pingpong_rtt
     ));
     let rows =

@@ -3,6 +3,7 @@
 use super::course::Course;
 use super::latency::{hold_objects, objects_of, renewed};
 use super::node_process::named_or_own;
+use super::pause::give_way;
 use super::report::Report;
 use super::{BenchError, BenchOptions, Look, Name, pingpong, processors};
 use crate::samples::Samples;
@@ -90,7 +91,9 @@ impl LoadedSession {
 
     /// Takes the operations that have ended and posts as many again. Returns how many have ended.
     fn turn(&mut self, options: &BenchOptions, samples: &mut Samples) -> Result<u64, BenchError> {
-        self.session.poll();
+        if self.session.poll() == 0 {
+            give_way();
+        }
         self.session.client().drain(&mut self.finished);
         let ended = self.finished.len();
         for (_, outcome) in self.finished.drain(..) {

@@ -1,5 +1,6 @@
 //! The output of benchmarks: perftest's table, or one JSON object.
 
+use super::pingpong::RoundTrip;
 use super::{BenchOptions, Name, pingpong};
 use crate::network::NicKind;
 use crate::output::{complain, say};
@@ -20,14 +21,14 @@ pub struct Setting {
     pub protection: &'static str,
     pub size: u64,
     pub iterations: u64,
-    pub pingpong_rtt: f64,
+    pub pingpong_rtt: RoundTrip,
     /// Over UDP: a round trip of datagrams of this size between the same two processors, both of which poll.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_rtt: Option<f64>,
 }
 
 impl Setting {
-    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: f64) -> Self {
+    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: RoundTrip) -> Self {
         let is_udp = options.nic() == NicKind::Udp;
         let size = if options.name == Name::AtomicLat { 8 } else { options.size };
         Self {
@@ -63,7 +64,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: f64) -> Self {
+    pub fn new(options: &BenchOptions, iterations: u64, pingpong_rtt: RoundTrip) -> Self {
         Self {
             setting: Setting::new(options, iterations, pingpong_rtt),
             times: None,
@@ -82,7 +83,7 @@ impl Report {
     }
 
     fn connection(&self) -> &'static str {
-        if self.setting.udp_rtt.is_some() { "none (UDP)" } else { "RC" }
+        if self.setting.nic == NicKind::Udp.name() { "none (UDP)" } else { "RC" }
     }
 
     fn is_latency(&self) -> bool {
@@ -114,7 +115,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            " Outstanding     : {:<20} pingpong RTT    : {:.3} usec",
+            " Outstanding     : {:<20} pingpong RTT    : {}",
             self.outstanding, self.setting.pingpong_rtt
         );
         if let Some(udp_rtt) = self.setting.udp_rtt {

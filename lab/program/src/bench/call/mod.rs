@@ -4,6 +4,7 @@ mod rows;
 mod serving;
 
 use super::course::Length;
+use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::turns::{Spread, in_turns};
 use super::{BenchError, pingpong};
@@ -64,9 +65,9 @@ struct Report {
     benchmark: &'static str,
     rounds: usize,
     /// In microseconds.
-    pingpong_rtt: f64,
-    /// A call without arguments for each ping-pong.
-    call_to_pingpong: Spread,
+    pingpong_rtt: RoundTrip,
+    /// A call without arguments for each ping-pong, if that was measured.
+    call_to_pingpong: Option<Spread>,
     /// Time that one copied page adds to a call without arguments, in microseconds.
     page_added: Spread,
     /// Time that one page adds that is copied and read in a sandbox.
@@ -109,7 +110,7 @@ fn measure(options: &BenchCallOptions) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn report(pingpongs: &[f64], halves: &[Vec<Half>]) -> Report {
+fn report(pingpongs: &[RoundTrip], halves: &[Vec<Half>]) -> Report {
     let is_sandboxed = |kind: &Kind| *kind == Kind::Pages { method: SANDBOXED, pages: 1 };
     let sandboxed = Kind::ALL.iter().position(is_sandboxed).expect("it is a row");
     let typical = |row: usize| halves[row].iter().map(|half| half.samples.typical());
@@ -117,12 +118,13 @@ fn report(pingpongs: &[f64], halves: &[Vec<Half>]) -> Report {
         let median = |quantile| Spread::of(halves.iter().map(|half| half.samples.quantile(quantile))).median;
         Row { name: kind.name(), p50: median(0.5), p99: median(0.99), paper: kind.paper() }
     });
+    let round_trips: Option<Vec<f64>> = pingpongs.iter().map(|time| time.microseconds()).collect();
     let rates = halves[Kind::ALL.len() - 1].iter().map(|half| half.rate * 1e6);
     Report {
         benchmark: "call",
         rounds: ROUNDS,
-        pingpong_rtt: Spread::of(pingpongs.iter().copied()).median,
-        call_to_pingpong: Spread::of_ratios(typical(0).zip(pingpongs.iter().copied())),
+        pingpong_rtt: RoundTrip::median(pingpongs),
+        call_to_pingpong: round_trips.map(|times| Spread::of_ratios(typical(0).zip(times))),
         page_added: Spread::of(typical(1).zip(typical(0)).map(|(page, empty)| page - empty)),
         sandboxed_page_added: Spread::of(
             typical(sandboxed).zip(typical(0)).map(|(page, empty)| page - empty),
@@ -142,14 +144,14 @@ fn print_table(report: &Report) {
     }
     let Report { pingpong_rtt, call_to_pingpong, page_added, calls_per_second, rounds, .. } = report;
     let sandboxed = &report.sandboxed_page_added;
+    let in_pingpongs = call_to_pingpong.map_or_else(String::new, |Spread { least, median, most }| {
+        format!("A call takes {median:.2} ({least:.2}-{most:.2}) ping-pongs. ")
+    });
     say(format_args!(
-        "Medians of {rounds} rounds; pingpong RTT {pingpong_rtt:.3} usec\n{table}\n\
-         A call takes {:.2} ({:.2}-{:.2}) ping-pongs. A copied page adds {:.2} usec ({:.2}-{:.2}),\n\
+        "Medians of {rounds} rounds; pingpong RTT {pingpong_rtt}\n{table}\n\
+         {in_pingpongs}A copied page adds {:.2} usec ({:.2}-{:.2}),\n\
          and in a sandbox {:.2} usec ({:.2}-{:.2}).\n\
          {:.2} M calls a second with {DEPTH} under way.",
-        call_to_pingpong.median,
-        call_to_pingpong.least,
-        call_to_pingpong.most,
         page_added.median,
         page_added.least,
         page_added.most,

@@ -199,6 +199,6 @@ fn print_table(report: &Report) {
     let Setting { size, pingpong_rtt, .. } = report.setting;
     say(format_args!(
         "Reads of {size} bytes by an honest client, in usec, beside as many honest clients of another tenant and beside \
-         an attack; pingpong RTT {pingpong_rtt:.3} usec\n{table}"
+         an attack; pingpong RTT {pingpong_rtt}\n{table}"
     ));
 }

@@ -7,6 +7,7 @@ mod memory;
 mod singles;
 mod workload;
 
+use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::rivals::{Comparison, Figures, Rival, compare};
 use super::{BenchError, pingpong};
@@ -149,7 +150,7 @@ struct Report {
     nic: &'static str,
     keys: u32,
     rounds: usize,
-    pingpong_rtt: f64,
+    pingpong_rtt: RoundTrip,
     rows: Vec<Row>,
     singles: Vec<Single>,
     memory: Vec<Memory>,
@@ -248,7 +249,7 @@ fn print_tables(options: &BenchYcsbOptions, report: &Report) {
     let Report { keys, rounds, pingpong_rtt, .. } = report;
     say(format_args!(
         "YCSB: {keys} keys, {} clients with {} operations under way each, medians of {rounds} rounds; pingpong RTT \
-         {pingpong_rtt:.3} usec",
+         {pingpong_rtt}",
         options.clients, options.depth
     ));
     say(rows_table(&report.rows));
