@@ -2,5 +2,6 @@
 
 mod demo;
 mod output;
+mod scale;
 mod sim;
 mod ycsb;

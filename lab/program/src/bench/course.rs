@@ -30,6 +30,11 @@ impl Length {
         }
     }
 
+    /// A length in time.
+    pub fn lasting(within: Duration) -> Self {
+        Self { operations: u64::MAX, within }
+    }
+
     /// The length of one of `parts` that come one after another.
     pub fn part(self, parts: usize) -> Self {
         let parts = u32::try_from(parts).unwrap_or(u32::MAX).max(1);
@@ -167,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_time_ends_without_any_operation() {
-        let mut course = Course::unseen(Length { operations: u64::MAX, within: Duration::from_millis(1) });
+        let mut course = Course::unseen(Length::lasting(Duration::from_millis(1)));
         while !course.over(0) {}
         assert!(course.elapsed() >= Duration::from_millis(1));
     }

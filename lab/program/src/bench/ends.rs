@@ -20,6 +20,11 @@ pub struct Ends {
 }
 
 impl Ends {
+    /// The usual options, with a node on this NIC.
+    pub fn on(nic: NicKind) -> Self {
+        Self { nic, ..Self::default() }
+    }
+
     /// The default options of this end's sessions.
     pub fn session_options(&self) -> Result<SessionOptions, BenchError> {
         Ok(self.client.session()?)

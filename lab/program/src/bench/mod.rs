@@ -1,7 +1,8 @@
 //! `portcullis-lab bench`: measurements, in the dialect of perftest.
 //!
 //! Every benchmark also measures `pingpong_rtt` in the same run: the round trip of one cache line between the same two
-//! processors. Machines differ and drift, so the ratio to this time is more meaningful than a time alone.
+//! processors. Machines differ and drift, so the ratio to this time is more meaningful than a time alone. On a single
+//! processor it is not measured, and the benchmark reports that on standard error.
 
 mod audit;
 mod call;
@@ -13,6 +14,8 @@ mod footprint;
 mod groups;
 mod latency;
 mod node_process;
+mod overlapped;
+mod own_process;
 mod pause;
 mod permissions;
 mod pingpong;
@@ -21,6 +24,8 @@ mod queue;
 mod rate;
 mod report;
 mod rivals;
+mod scale;
+mod side_by_side;
 mod siege;
 mod turns;
 mod violation;
@@ -57,6 +62,7 @@ Examples:
   portcullis-lab bench groups                  # a window for each queue pair
   portcullis-lab bench chunks                  # allocation by the NIC alone
   portcullis-lab bench call                    # calls through shared memory
+  portcullis-lab bench scale                   # more and more clients of a node
   portcullis-lab bench read_lat --node shm:/run/portcullis.sock
   portcullis-lab bench read_lat --nic ibverbs  # on this machine's RDMA device
   portcullis-lab bench read_lat --nic udp      # encrypted, over UDP
@@ -64,7 +70,8 @@ Examples:
       --certificates /etc/portcullis --tenant orange
 
 Without --node a node process is started for the run, on processor 0; this end
-runs on processor 1. The measurement takes a second, or a second for each
+runs on processor 1. With one processor only (taskset -c 3) the two take turns:
+a line on standard error says so, and pingpong_rtt is null in --json. The measurement takes a second, or a second for each
 step; -n and -D change that.
 
 Times are in microseconds. READ and atomic latencies are full round trips, as in
@@ -98,6 +105,8 @@ enum Structure {
     Chunks(chunks::BenchChunksOptions),
     /// Calls through shared memory between two processes (RPCool, Table 1).
     Call(call::BenchCallOptions),
+    /// Rates with more and more clients, each on a processor of its own, beside memcpy by as many threads.
+    Scale(scale::BenchScaleOptions),
 }
 
 /// The measurement, and how it is done.
@@ -205,6 +214,10 @@ enum BenchError {
     Queue(#[from] QueueError),
     #[error("the call: {0}")]
     Call(String),
+    #[error("the gateway: {0}")]
+    Gateway(String),
+    #[error("{0}")]
+    Memory(String),
     #[error("an entry arrived that no client has pushed")]
     WrongEntry,
     #[error("key {key} has another value than it should have, or none")]
@@ -249,10 +262,9 @@ impl BenchOptions {
         }
     }
 
-    /// Number of operations in flight. By default, no more than those whose buffers have room in a session's memory.
+    /// Number of operations in flight.
     fn outstanding(&self) -> usize {
-        let have_room = usize::try_from(BUFFERS_BYTES / self.size.next_power_of_two()).unwrap_or(usize::MAX);
-        self.outstanding.unwrap_or(OUTSTANDING.min(have_room))
+        self.outstanding.unwrap_or_else(|| usual_outstanding(self.size))
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -294,6 +306,13 @@ impl BenchOptions {
     }
 }
 
+/// Number of operations of `size` bytes in flight by default: no more than those whose buffers have room in a session's
+/// memory.
+fn usual_outstanding(size: u64) -> usize {
+    let have_room = usize::try_from(BUFFERS_BYTES / size.next_power_of_two()).unwrap_or(usize::MAX);
+    OUTSTANDING.min(have_room)
+}
+
 /// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let done = match (&arguments.structure, arguments.name) {
@@ -302,6 +321,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         (Some(Structure::Groups(options)), _) => groups::run(options),
         (Some(Structure::Chunks(options)), _) => chunks::run(options),
         (Some(Structure::Call(options)), _) => call::run(options),
+        (Some(Structure::Scale(options)), _) => scale::run(options),
         (None, name) => {
             let name = name.expect("the name is required where there is no structure");
             BenchOptions { name, ..arguments.options.clone() }.run()

@@ -16,6 +16,11 @@ pub fn pair() -> Option<(usize, usize)> {
     Some((usable.next()?, usable.next()?))
 }
 
+/// Number of processors that this process may use.
+pub fn count() -> usize {
+    usable().count()
+}
+
 fn usable() -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(|&processor| allowed().is_set(processor))
 }
@@ -32,6 +37,27 @@ pub fn pin_one_of_clients(number: usize) {
     let (node, rest) = (1, usable().count().saturating_sub(1));
     if let Some(own) = number.checked_rem(rest).and_then(|place| usable().nth(node + place)) {
         portcullis::host::pin(own);
+    }
+}
+
+/// Keeps this thread on a processor, of which the node's is the last one chosen: for threads that work while the node is
+/// idle.
+pub fn pin_one_of_all(number: usize) {
+    let place = (number + 1).checked_rem(count());
+    if let Some(own) = place.and_then(|place| usable().nth(place)) {
+        portcullis::host::pin(own);
+    }
+}
+
+/// Lets this thread, and processes that it starts, run anywhere but on the node's processor. If there are fewer than two
+/// others, they may run there as well.
+pub fn leave_node_alone() {
+    let mut others = *allowed();
+    if let (true, Some((node, _))) = (count() > 2, pair()) {
+        others.unset(node);
+    }
+    if let Err(error) = sched_setaffinity(None, &others) {
+        tracing::warn!(%error, "cannot leave the processor");
     }
 }
 

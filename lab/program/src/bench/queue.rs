@@ -4,6 +4,7 @@ use super::course::{Course, Length};
 use super::pingpong::RoundTrip;
 use super::report::print_json;
 use super::rivals::{Comparison, Figures, Measured, Rival, compare};
+use super::side_by_side::{self, Clients};
 use super::{BenchError, pingpong, processors};
 use crate::output::say;
 use crate::samples::Samples;
@@ -14,7 +15,6 @@ use portcullis_structures::queue::{ENTRY_BYTES_MAX, Queue, QueueOptions};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Barrier;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -35,6 +35,10 @@ ratios are to the first mechanism in the same round.";
 const ARENA_BYTES: u64 = 64 << 20;
 /// Bytes that a node lends. Consumed segments are freed when the last lease over them has ended.
 const NODE_MEMORY: u64 = 2 << 30;
+/// Operations that a client has under way at once, by default.
+const DEPTH: u32 = 16;
+/// Entries of a segment.
+const SEGMENT_SLOTS: u32 = 1024;
 /// Operations of a client before the measurement.
 const WARM_UP: u64 = 50_000;
 /// One in this many overlapping operations is timed: two readings of the clock take a while.
@@ -55,7 +59,7 @@ pub struct BenchQueueOptions {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
     /// Operations that a client has under way at once.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, default_value_t = DEPTH, value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: u32,
     /// Measure a queue of claims, too.
     #[arg(long)]
@@ -168,7 +172,7 @@ impl BenchQueueOptions {
     fn make(&self, address: &str, entry_bytes: u32, workload: Workload) -> Result<Made, BenchError> {
         let pipeline = Rc::new(Pipeline::new(self.session(address)?));
         let wanted = QueueOptions {
-            segment_slots: 1024,
+            segment_slots: SEGMENT_SLOTS,
             cell_bytes: entry_bytes.next_multiple_of(8),
             claims: workload == Workload::PushClaim,
             ..QueueOptions::default()
@@ -183,24 +187,50 @@ impl BenchQueueOptions {
 
     /// Runs all clients side by side.
     fn measure(&self, rival: &Rival<Made>, name: &str) -> Result<Measured, BenchError> {
+        let (address, Made { head, entry_bytes, workload, .. }) = (rival.address(), &rival.state);
         let clients = self.clients as usize;
-        let (length, together) = (self.comparison.turn().share(clients), Barrier::new(clients));
-        let (address, head, bytes) = (rival.address(), rival.state.head, rival.state.entry_bytes as usize);
-        let together = &together;
-        let measured: Result<Vec<Measured>, BenchError> = std::thread::scope(|scope| {
-            let mut threads = Vec::with_capacity(clients);
-            for number in 0..clients {
-                let workload = rival.state.workload;
-                let client = Client { options: self, address, head, bytes, workload, length, number };
-                threads.push(scope.spawn(move || client.run(name, together)));
-            }
-            threads.into_iter().map(|thread| thread.join().expect("a client returns its errors")).collect()
-        });
-        Ok(Measured::together(measured?))
+        let length = self.comparison.turn();
+        let bytes = *entry_bytes as usize;
+        let share = length.share(clients);
+        let client =
+            Client { options: self, address, head: *head, bytes, workload: *workload, length: share };
+        side_by_side::run(&client, clients, length, name)
     }
 }
 
-/// A client of one turn.
+/// A queue on a node of its own, under one mechanism, which several numbers of clients use one after another.
+pub struct QueueAlone {
+    options: BenchQueueOptions,
+    rival: Rival<Made>,
+}
+
+impl QueueAlone {
+    /// Entries of a segment of the queue.
+    pub const SEGMENT_SLOTS: u32 = SEGMENT_SLOTS;
+
+    /// Starts the node and makes the queue.
+    pub fn start(comparison: Comparison, entry_bytes: u32) -> Result<Self, BenchError> {
+        let options = BenchQueueOptions {
+            entry_bytes: vec![entry_bytes],
+            clients: 1,
+            depth: DEPTH,
+            claims: false,
+            comparison,
+        };
+        let make = |address: &str, _| options.make(address, entry_bytes, Workload::PushPop);
+        let mut rivals = options.comparison.rivals(NODE_MEMORY, make)?;
+        let rival = rivals.pop().expect("there is one mechanism");
+        Ok(Self { options, rival })
+    }
+
+    /// Measures pushes and pops of this many clients.
+    pub fn measure(&mut self, clients: u32, name: &str) -> Result<Measured, BenchError> {
+        self.options.clients = clients;
+        self.options.measure(&self.rival, name)
+    }
+}
+
+/// The clients of one turn, each of which pushes and pops.
 #[derive(Clone, Copy)]
 struct Client<'a> {
     options: &'a BenchQueueOptions,
@@ -208,31 +238,26 @@ struct Client<'a> {
     head: ObjectRef,
     bytes: usize,
     workload: Workload,
+    /// The length of one client's share.
     length: Length,
-    number: usize,
 }
 
-impl Client<'_> {
-    /// Runs the client. All clients begin to count together. A client that could not open the queue also reaches the
-    /// barrier, so that no other waits there for ever.
-    fn run(self, name: &str, together: &Barrier) -> Result<Measured, BenchError> {
-        processors::pin_one_of_clients(self.number);
-        let ready = self.warmed_up();
-        together.wait();
-        let (pipeline, queue) = ready?;
-        let seen = self.number == 0;
-        let course = if seen { Course::of(self.length, name) } else { Course::unseen(self.length) };
-        let work = Work::new(self, &queue, course);
+impl Clients for Client<'_> {
+    type Ready = (Rc<Pipeline>, Queue);
+
+    fn prepare(&self, number: usize) -> Result<Self::Ready, BenchError> {
+        processors::pin_one_of_clients(number);
+        let pipeline = Rc::new(Pipeline::new(self.options.session(self.address)?));
+        let queue = pipeline.block_on(Queue::open(&pipeline, self.head))?;
+        Work::new(*self, &queue, Course::warm_up_for(self.length, WARM_UP)).run(&pipeline)?;
+        Ok((pipeline, queue))
+    }
+
+    fn measure(&self, (pipeline, queue): Self::Ready, course: Course) -> Result<Measured, BenchError> {
+        let work = Work::new(*self, &queue, course);
         work.run(&pipeline)?;
         let elapsed = work.course.borrow().elapsed();
         Ok(Measured::new(work.done.get(), elapsed, work.times.into_inner()))
-    }
-
-    fn warmed_up(self) -> Result<(Rc<Pipeline>, Queue), BenchError> {
-        let pipeline = Rc::new(Pipeline::new(self.options.session(self.address)?));
-        let queue = pipeline.block_on(Queue::open(&pipeline, self.head))?;
-        Work::new(self, &queue, Course::warm_up_for(self.length, WARM_UP)).run(&pipeline)?;
-        Ok((pipeline, queue))
     }
 }
 

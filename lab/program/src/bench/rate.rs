@@ -3,30 +3,27 @@
 use super::course::Course;
 use super::latency::{hold_objects, objects_of, renewed};
 use super::node_process::named_or_own;
-use super::pause::give_way;
+use super::overlapped::{Accesses, Overlapped};
 use super::report::Report;
 use super::{BenchError, BenchOptions, Look, Name, pingpong, processors};
 use crate::samples::Samples;
-use portcullis::{
-    Access, ArenaMemory, Buffer, ClientConfig, Operation, Outcome, Permission, Session, SessionOptions,
-};
-use std::collections::VecDeque;
-use std::time::Instant;
+use portcullis::{Access, ArenaMemory, Buffer, ClientConfig, Permission, Session, SessionOptions};
 
 const WARM_UP: u64 = 200_000;
 /// Operations that share a doorbell and a completion.
 pub const BATCH: usize = 32;
 
 /// A session with operations in flight.
-struct LoadedSession {
-    session: Session,
+struct LoadedSession<'a> {
+    accesses: Objects<'a>,
+    overlapped: Overlapped,
+}
+
+/// Accesses to a session's objects in turn.
+struct Objects<'a> {
+    options: &'a BenchOptions,
     objects: Vec<Permission>,
     next: usize,
-    buffers: Vec<Buffer<ArenaMemory>>,
-    /// Time at which each batch was posted.
-    batches: VecDeque<Instant>,
-    finished: Vec<(Operation, Outcome<ArenaMemory>)>,
-    outstanding: usize,
     /// Destination to which fetched bytes are copied.
     copy: Vec<u8>,
 }
@@ -41,7 +38,7 @@ pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
         .collect::<Result<Vec<_>, _>>()?;
     let mut samples = Samples::new();
     let mut turn = |samples: &mut Samples| -> Result<u64, BenchError> {
-        sessions.iter_mut().map(|session| session.turn(options, samples)).sum()
+        sessions.iter_mut().map(|session| session.turn(samples)).sum()
     };
     let mut warm_up = Course::warm_up(options, WARM_UP);
     let mut done = 0;
@@ -64,76 +61,63 @@ pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
     Ok(())
 }
 
-impl LoadedSession {
-    fn new(address: &str, options: &BenchOptions) -> Result<Self, BenchError> {
-        let room = options.size.next_power_of_two().max(64) * options.outstanding() as u64;
-        let wanted = SessionOptions {
-            arena_bytes: (4 << 20) + 2 * room,
-            client: ClientConfig { operations_max: 4096, ..ClientConfig::default() },
-            ..options.session_options()?
-        };
-        let mut session = portcullis::connect_with(address, wanted)?;
+impl<'a> LoadedSession<'a> {
+    fn new(address: &str, options: &'a BenchOptions) -> Result<Self, BenchError> {
+        let outstanding = options.outstanding();
+        let mut session = session(address, (options.size, outstanding), options.session_options()?)?;
         let objects = hold_objects(&mut session, objects_of(options.size), options.size)?;
         let length = u32::try_from(options.size).unwrap_or(u32::MAX);
-        let buffers =
-            (0..options.outstanding()).map(|_| session.buffer(length)).collect::<Result<Vec<_>, _>>()?;
+        let overlapped = Overlapped::new(session, length, outstanding, BATCH.min(outstanding))?;
         Ok(Self {
-            session,
-            objects,
-            next: 0,
-            buffers,
-            batches: VecDeque::new(),
-            finished: Vec::with_capacity(options.outstanding()),
-            outstanding: 0,
-            copy: vec![0; length as usize],
+            accesses: Objects { options, objects, next: 0, copy: vec![0; length as usize] },
+            overlapped,
         })
     }
 
-    /// Takes the operations that have ended and posts as many again. Returns how many have ended.
-    fn turn(&mut self, options: &BenchOptions, samples: &mut Samples) -> Result<u64, BenchError> {
-        if self.session.poll() == 0 {
-            give_way();
-        }
-        self.session.client().drain(&mut self.finished);
-        let ended = self.finished.len();
-        for (_, outcome) in self.finished.drain(..) {
-            outcome.result?;
-            if let (Some(look), Some(buffer)) = (options.look, &outcome.buffer) {
-                look_at(look, buffer, &mut self.copy);
-            }
-            self.buffers.extend(outcome.buffer);
-        }
-        self.outstanding -= ended;
-        let batch = BATCH.min(options.outstanding());
-        for _ in 0..ended / batch {
-            if let Some(posted) = self.batches.pop_front() {
-                samples.add(posted.elapsed());
-            }
-        }
-        while self.buffers.len() >= batch {
-            self.post(options, batch)?;
-        }
-        Ok(ended as u64)
+    fn turn(&mut self, samples: &mut Samples) -> Result<u64, BenchError> {
+        self.overlapped.turn(&mut self.accesses, samples)
     }
+}
 
-    fn post(&mut self, options: &BenchOptions, count: usize) -> Result<(), BenchError> {
-        let now = self.session.now();
+/// Opens a session with room for this many accesses of `size` bytes at once.
+pub fn session(
+    address: &str,
+    (size, outstanding): (u64, usize),
+    options: SessionOptions,
+) -> Result<Session, BenchError> {
+    let wanted = SessionOptions {
+        arena_bytes: arena_bytes(size, outstanding),
+        client: ClientConfig { operations_max: 4096, ..ClientConfig::default() },
+        ..options
+    };
+    Ok(portcullis::connect_with(address, wanted)?)
+}
+
+/// Bytes of the arena of such a session.
+pub fn arena_bytes(size: u64, outstanding: usize) -> u64 {
+    (4 << 20) + 2 * size.next_power_of_two().max(64) * outstanding as u64
+}
+
+impl Accesses for Objects<'_> {
+    fn prepare(&mut self, session: &mut Session, count: usize) -> Result<(), BenchError> {
         self.next = (self.next + count) % self.objects.len();
         // One renewal per turn is enough: permissions live for seconds.
-        renewed(&mut self.session, &mut self.objects, self.next - self.next % count, options.size)?;
-        let mut batch = self.session.client().batch();
-        for index in 0..count {
-            let Some(buffer) = self.buffers.pop() else { break };
-            let object = &self.objects[(self.next + index) % self.objects.len()];
-            let added = match options.name {
-                Name::WriteRate => batch.access(now, Access::write(object, 0, buffer)),
-                _ => batch.access(now, Access::read(object, 0, buffer)),
-            };
-            added.map_err(|rejected| rejected.error)?;
-        }
-        self.outstanding += batch.post();
-        self.batches.push_back(Instant::now());
+        renewed(session, &mut self.objects, self.next - self.next % count, self.options.size)?;
         Ok(())
+    }
+
+    fn access(&mut self, index: usize, buffer: Buffer<ArenaMemory>) -> Access<&Permission, ArenaMemory> {
+        let object = &self.objects[(self.next + index) % self.objects.len()];
+        match self.options.name {
+            Name::WriteRate => Access::write(object, 0, buffer),
+            _ => Access::read(object, 0, buffer),
+        }
+    }
+
+    fn ended(&mut self, buffer: &Buffer<ArenaMemory>) {
+        if let Some(look) = self.options.look {
+            look_at(look, buffer, &mut self.copy);
+        }
     }
 }
 

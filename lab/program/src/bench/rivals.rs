@@ -18,7 +18,7 @@ const ROUNDS: usize = 5;
 
 /// Room for the clients of two turns, each with a large arena: clients of the last turn may still be leaving. Most of
 /// it is never touched.
-const ROOM: &[&str] = &["--ports-memory", "16GiB", "--overcommit"];
+pub const ROOM: &[&str] = &["--ports-memory", "16GiB", "--overcommit"];
 
 /// The candidates of a comparison, and its length.
 #[derive(Args, Clone, Debug)]
@@ -36,6 +36,9 @@ pub struct Comparison {
     /// Seconds of each row instead, in all its rounds [default: one].
     #[arg(short = 'D', long, conflicts_with = "operations")]
     duration: Option<u64>,
+    /// The length of each row, for a benchmark that has options of its own for it.
+    #[arg(skip)]
+    length: Option<Length>,
     #[command(flatten)]
     pub ends: Ends,
     /// Print one JSON object instead of the tables.
@@ -44,9 +47,22 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// One mechanism alone, in one round of this length.
+    pub fn alone(protection: Mechanism, length: Length) -> Self {
+        Self {
+            protection: vec![protection],
+            rounds: 1,
+            operations: None,
+            duration: None,
+            length: Some(length),
+            ends: Ends::default(),
+            json: false,
+        }
+    }
+
     /// The length of a mechanism's turn.
     pub fn turn(&self) -> Length {
-        Length::new(self.operations, self.duration).part(self.rounds)
+        self.length.unwrap_or_else(|| Length::new(self.operations, self.duration)).part(self.rounds)
     }
 
     pub fn check(&self) -> Result<(), BenchError> {
@@ -120,11 +136,13 @@ impl Measured {
         all
     }
 
-    fn p50(&self) -> f64 {
+    /// The median time of an operation in microseconds.
+    pub fn p50(&self) -> f64 {
         self.times.quantile(0.5)
     }
 
-    fn p99(&self) -> f64 {
+    /// The 99th percentile of the times in microseconds.
+    pub fn p99(&self) -> f64 {
         self.times.quantile(0.99)
     }
 

@@ -1,5 +1,6 @@
 //! The server of the calls, in a separate process.
 
+use super::super::own_process::{OwnProcess, wait_for_the_end};
 use super::super::{BenchError, processors};
 use super::failed;
 use super::rows::{COPIED, ONE_SHOT, PAGE_STEP, SANDBOXED, TRUSTED};
@@ -8,9 +9,9 @@ use portcullis_rpc::channel::{
     Channel, Copied, Failure, OneShot, Reply, Sandboxed, ServerOptions, Trusted, serve,
 };
 use portcullis_rpc::{Source, View};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Result of a method that may have arguments: the word, plus the value at the beginning of the first page if there is
 /// one.
@@ -54,15 +55,13 @@ pub fn be_server(path: &Path) -> Result<(), BenchError> {
     let _server = serving.map_err(failed)?;
     say("serving");
     std::io::stdout().flush()?;
-    std::io::stdin().read_to_end(&mut Vec::new())?;
-    Ok(())
+    wait_for_the_end()
 }
 
 /// The server's process. Dropping it ends the process.
 pub struct ServerProcess {
-    child: Child,
-    input: Option<ChildStdin>,
     pub path: PathBuf,
+    _process: OwnProcess,
     _folder: tempfile::TempDir,
 }
 
@@ -71,26 +70,9 @@ impl ServerProcess {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("calls.sock");
         processors::unpin();
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "call", "--serve"]).arg(&path);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let mut line = String::new();
-        if let Some(output) = output {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        let server = Self { child, input, path, _folder: folder };
-        if line.is_empty() {
-            return Err(std::io::Error::other("the server ended before it served").into());
-        }
+        let arguments = [OsStr::new("bench"), OsStr::new("call"), OsStr::new("--serve"), path.as_os_str()];
+        let process = OwnProcess::start("the server", arguments)?;
         processors::pin_client();
-        Ok(server)
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        let _ = self.child.wait();
+        Ok(Self { path, _process: process, _folder: folder })
     }
 }

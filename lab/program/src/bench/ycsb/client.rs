@@ -2,6 +2,7 @@
 
 use super::super::course::{Course, Length};
 use super::super::rivals::Measured;
+use super::super::side_by_side::{self, Clients};
 use super::super::{BenchError, processors};
 use super::BenchYcsbOptions;
 use super::loaded::{self, Contents, fill, is_value_of, key};
@@ -11,7 +12,6 @@ use portcullis_structures::Pipeline;
 use portcullis_structures::table::Table;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -34,27 +34,30 @@ pub struct Turn<'a> {
 /// Runs all clients side by side, each on its own operations.
 pub fn measure(turn: Turn<'_>, drawn: &[Vec<Drawn>]) -> Result<Measured, BenchError> {
     let clients = drawn.len();
-    let (turn, together) = (Turn { length: turn.length.share(clients), ..turn }, Barrier::new(clients));
-    let together = &together;
-    let measured: Result<Vec<Measured>, BenchError> = std::thread::scope(|scope| {
-        let mut threads = Vec::with_capacity(clients);
-        for (number, drawn) in drawn.iter().enumerate() {
-            threads.push(scope.spawn(move || run(turn, drawn, number, together)));
-        }
-        threads.into_iter().map(|thread| thread.join().expect("a client returns its errors")).collect()
-    });
-    Ok(Measured::together(measured?))
+    let each = Turn { length: turn.length.share(clients), ..turn };
+    side_by_side::run(&Each { turn: each, drawn }, clients, turn.length, turn.name)
 }
 
-/// Runs one client. All clients begin to count together. A client that could not open the table also reaches the
-/// barrier, so that no other waits there for ever.
-fn run(turn: Turn<'_>, drawn: &[Drawn], number: usize, together: &Barrier) -> Result<Measured, BenchError> {
-    processors::pin_one_of_clients(number);
-    let ready = warmed_up(turn, drawn);
-    together.wait();
-    let (pipeline, table) = ready?;
-    let course = if number == 0 { Course::of(turn.length, turn.name) } else { Course::unseen(turn.length) };
-    count(turn, drawn, &pipeline, &table, course)
+/// The clients of a turn.
+struct Each<'a> {
+    turn: Turn<'a>,
+    /// The operations of each client.
+    drawn: &'a [Vec<Drawn>],
+}
+
+impl<'a> Clients for Each<'a> {
+    type Ready = (Rc<Pipeline>, Table, &'a [Drawn]);
+
+    fn prepare(&self, number: usize) -> Result<Self::Ready, BenchError> {
+        processors::pin_one_of_clients(number);
+        let drawn = &self.drawn[number];
+        let (pipeline, table) = warmed_up(self.turn, drawn)?;
+        Ok((pipeline, table, drawn))
+    }
+
+    fn measure(&self, (pipeline, table, drawn): Self::Ready, course: Course) -> Result<Measured, BenchError> {
+        count(self.turn, drawn, &pipeline, &table, course)
+    }
 }
 
 /// Measures one client on a table that only the session that made it can read.

@@ -1,6 +1,7 @@
 //! `portcullis-lab bench ycsb`: the hash table under the workloads of YCSB and of Patronus §7.3.1, with each protection
 //! mechanism in turns.
 
+mod alone;
 mod client;
 mod loaded;
 mod memory;
@@ -12,6 +13,7 @@ use super::report::print_json;
 use super::rivals::{Comparison, Figures, Rival, compare};
 use super::{BenchError, pingpong};
 use crate::output::say;
+pub use alone::TableAlone;
 use clap::{Args, ValueEnum};
 use client::Turn;
 use comfy_table::{Table, presets};
@@ -21,7 +23,8 @@ use portcullis::Lifetime;
 use portcullis_structures::table::{BlockMemory, Grain, VALUE_BYTES_MAX};
 use serde::Serialize;
 use singles::{KEYS_AT_ONCE, Single};
-use workload::{Drawn, Workload, draw};
+pub use workload::Workload;
+use workload::{Drawn, draw};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +52,9 @@ random, and the last table shows the memory that the rest takes.
 Keys are drawn as in YCSB: Zipf 0.99, scrambled; for D from the latest on.
 Each key has 8 bytes. Every value that is read is checked.";
 
+/// Operations that a client has under way at once, by default.
+const DEPTH: usize = 64;
+
 /// The measurement, and how it is done.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -75,7 +81,7 @@ pub struct BenchYcsbOptions {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
     /// Operations that a client has under way at once.
-    #[arg(long, default_value_t = 64, value_parser = depth)]
+    #[arg(long, default_value_t = DEPTH, value_parser = depth)]
     depth: usize,
     /// The table's lease: how long a client's death can hold others up [default: 1s].
     #[arg(long, value_name = "TIME")]
