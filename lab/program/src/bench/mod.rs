@@ -71,8 +71,9 @@ Examples:
 
 Without --node a node process is started for the run, on processor 0; this end
 runs on processor 1. With one processor only (taskset -c 3) the two take turns:
-a line on standard error says so, and pingpong_rtt is null in --json. The measurement takes a second, or a second for each
-step; -n and -D change that.
+a line on standard error says so, and pingpong_rtt is null in --json.
+The measurement takes a second, or a second for each step; -n and -D change
+that.
 
 Times are in microseconds. READ and atomic latencies are full round trips, as in
 perftest; so are WRITE latencies here, since a completion means that the bytes

@@ -1,4 +1,5 @@
-//! The memory of a run: the objects of all clients, and memcpy's copy of them, have room on the machine.
+//! The memory of a run: the objects of all clients have room on the machine. The working set of memcpy takes as much, but
+//! not at the same time: the node of the row has ended then.
 
 use super::super::BenchError;
 use super::reads::Reads;
@@ -52,9 +53,8 @@ impl Sizing {
         match halves.into_iter().find(|&bytes| wanted.is_none() && fits(bytes)) {
             Some(object_bytes) => Ok(Self { object_bytes, reduced: true }),
             None => Err(BenchError::Memory(format!(
-                "{clients} clients with objects of {object_bytes} bytes take {} bytes, with memcpy's copy of the objects; \
-                 three quarters of the {there} bytes that are available may be used: give less --object-bytes or fewer \
-                 --clients",
+                "{clients} clients with objects of {object_bytes} bytes take {} bytes, and three quarters of the {there} \
+                 bytes that are available may be used: give less --object-bytes or fewer --clients",
                 taken(object_bytes, (clients, block))
             ))),
         }
@@ -70,11 +70,7 @@ impl Sizing {
 /// Bytes that a run takes at most.
 fn taken(object_bytes: u64, (clients, block): (u32, u32)) -> u64 {
     let session = SESSION_BYTES.max(Reads::arena_bytes(block.max(1).into()));
-    object_bytes
-        .saturating_mul(2)
-        .saturating_add(session)
-        .saturating_mul(clients.into())
-        .saturating_add(BESIDE)
+    object_bytes.saturating_add(session).saturating_mul(clients.into()).saturating_add(BESIDE)
 }
 
 #[cfg(test)]
@@ -87,10 +83,10 @@ mod tests {
     fn objects_are_halved_until_they_fit_unless_their_size_was_given() {
         let usual = Sizing { object_bytes: OBJECT_BYTES, reduced: false };
         assert_eq!(Sizing::within(None, (2, 64), 4 * GIB).expect("room"), usual);
-        let less = Sizing::within(None, (8, 64), 2 * GIB).expect("room for less");
+        let less = Sizing::within(None, (8, 64), GIB + GIB / 4).expect("room for less");
         assert!(less.reduced && less.object_bytes < OBJECT_BYTES, "{less:?}");
-        assert!(taken(less.object_bytes, (8, 64)) <= 2 * GIB);
-        for (wanted, there) in [(Some(OBJECT_BYTES), 2 * GIB), (None, GIB / 4), (Some(u64::MAX), GIB)] {
+        assert!(taken(less.object_bytes, (8, 64)) <= GIB);
+        for (wanted, there) in [(Some(OBJECT_BYTES), GIB), (None, GIB / 4), (Some(u64::MAX), GIB)] {
             let error = Sizing::within(wanted, (8, 64), there).expect_err("too little memory").to_string();
             assert!(error.contains("--object-bytes") && error.contains("--clients"), "{error}");
         }
@@ -99,7 +95,7 @@ mod tests {
     #[test]
     fn a_halved_object_still_has_room_for_a_block() {
         let block = 16 << 20;
-        let less = Sizing::within(None, (8, block), 2 * GIB).expect("room for less");
+        let less = Sizing::within(None, (8, block), GIB + GIB / 4).expect("room for less");
         assert!(less.object_bytes >= u64::from(block), "{less:?}");
     }
 }
