@@ -34,7 +34,7 @@ Examples:
 
 The node has the first processor, and each client has a session, a thread and
 one of the other processors; with more clients than those, they take turns,
-which the report states. Each row has a node and memory of its own:
+which the report states. The rows:
   reads    random blocks of the client's own object, many reads under way
   udp      the same, encrypted, over UDP on loopback
   table    gets and updates of 64-byte values, 64 under way
@@ -42,11 +42,14 @@ which the report states. Each row has a node and memory of its own:
   gateway  GET and SET of memcached's text protocol by 4 threads with 96
            connections; `clients` are the gateway's threads
 The memcpy beside a row is by as many threads, of blocks of the row's size,
-from random places of as much memory as all clients of the row use together.
+from random places of as much memory as all clients of the row use together:
+their objects, the table, a segment of the queue, or the gateway's values.
 
-mops are millions of operations a second and gbps are 10^9 bytes a second, both
-of all clients together. p50 and p99 are microseconds: of one operation, and of
-a batch of reads (a quarter of those under way) for reads and udp.
+With --json, `rows` are {what, bytes, clients, mops, gbps, p50, p99,
+memcpy_gbps}. mops are millions of operations a second and gbps are
+10^9 bytes a second, both of all clients together. p50 and p99 are microseconds
+of one operation, or of a batch of reads (a quarter of those under way) for
+reads and udp; null if none began and ended within the row.
 
 Exit codes: 0 measured; 2 the call was wrong; 3 the machine refused, for example
 because it has too little memory.";
