@@ -26,6 +26,8 @@ pub struct Overlapped {
     /// Time at which each batch was posted.
     batches: VecDeque<Instant>,
     batch: usize,
+    /// Accesses that have ended since the last batch did.
+    ended: usize,
     finished: Vec<(Operation, Outcome<ArenaMemory>)>,
     outstanding: usize,
 }
@@ -39,6 +41,7 @@ impl Overlapped {
             buffers,
             batches: VecDeque::new(),
             batch,
+            ended: 0,
             finished: Vec::with_capacity(outstanding),
             outstanding: 0,
         })
@@ -61,7 +64,10 @@ impl Overlapped {
             self.buffers.extend(outcome.buffer);
         }
         self.outstanding -= ended;
-        for _ in 0..ended / self.batch {
+        // Over UDP accesses end one by one: several turns end a batch.
+        self.ended += ended;
+        while self.ended >= self.batch {
+            self.ended -= self.batch;
             if let Some(posted) = self.batches.pop_front() {
                 samples.add(posted.elapsed());
             }
