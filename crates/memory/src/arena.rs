@@ -5,12 +5,16 @@
 //! that an operation of its client names, and only while that operation is in progress.
 
 use crate::{Lend, Mapping, Memory};
+use std::fmt::Debug;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// The arena's part of a port's memory. Offsets count from the arena's start.
 #[derive(Clone, Debug)]
 pub struct ArenaMemory {
+    /// Values of [`ArenaMemory::keep_until_unmapped`]. This field is dropped before `memory`: the last handle on the
+    /// arena drops the values while it still holds the mapping.
+    kept: Arc<Mutex<Vec<Box<dyn Debug + Send + Sync>>>>,
     memory: Mapping,
     start: u64,
     length: u64,
@@ -77,7 +81,7 @@ impl ArenaMemory {
     pub fn part(memory: Mapping, start: u64, length: u64) -> Self {
         let inside = start <= memory.length() && length <= memory.length() - start;
         assert!(inside, "{} bytes have no arena of {length} at {start}", memory.length());
-        Self { memory, start, length, loans: Arc::default() }
+        Self { kept: Arc::default(), memory, start, length, loans: Arc::default() }
     }
 
     /// An arena over a whole mapping, without the bytes that were added to round up the mapping's length.
@@ -87,6 +91,19 @@ impl ArenaMemory {
     #[must_use]
     pub fn whole(memory: Mapping, length: u64) -> Self {
         Self::part(memory, 0, length)
+    }
+
+    /// Address of the arena's first byte in this process, for a device's driver and for other languages. The address
+    /// stays valid until the last handle on the arena, such as a buffer, is dropped.
+    #[must_use]
+    pub fn address(&self) -> *mut u8 {
+        self.memory.pointer(self.start, self.length, 1)
+    }
+
+    /// Keeps a value until the last handle on the arena is dropped. The value is dropped before the memory is unmapped.
+    /// A registration of the memory with a device's driver is such a value.
+    pub fn keep_until_unmapped(&self, value: impl Debug + Send + Sync + 'static) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(value));
     }
 
     /// Offset in the mapping of the `length` bytes from `offset` on.
@@ -286,6 +303,45 @@ mod tests {
         drop(two);
         arena.write(95, &[1]);
         assert!(is_refused(|| arena.write(63, &[1])));
+    }
+
+    /// A value that looks at the arena's memory when it is dropped.
+    #[derive(Debug)]
+    struct Looks {
+        address: usize,
+        saw: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel lists the mappings");
+            let start = format!("{:x}", self.address - 4096);
+            let is_mapped = maps.lines().any(|line| {
+                let (from, rest) = line.split_once('-').expect("a range");
+                let to = rest.split(' ').next().expect("an end");
+                let number = |text| usize::from_str_radix(text, 16).expect("a number");
+                (number(from)..number(to)).contains(&number(&start))
+            });
+            self.saw.lock().expect("no panic").push(is_mapped);
+        }
+    }
+
+    #[test]
+    fn a_kept_value_is_dropped_once_after_the_last_handle_and_before_the_memory_is_unmapped() {
+        let arena = arena();
+        let saw = Arc::default();
+        arena.keep_until_unmapped(Looks { address: arena.address() as usize, saw: Arc::clone(&saw) });
+        let another = arena.clone();
+        drop(arena);
+        assert_eq!(*saw.lock().expect("no panic"), [], "another handle is left");
+        drop(another);
+        assert_eq!(*saw.lock().expect("no panic"), [true]);
+    }
+
+    #[test]
+    fn the_address_is_that_of_the_first_byte() {
+        let arena = arena();
+        assert_eq!(arena.address().cast_const(), arena.lend(0, 1).as_ptr());
     }
 
     #[test]
