@@ -93,6 +93,12 @@ impl<E: VerbsEndpoint> Client<E> {
         Ok(client)
     }
 
+    /// Returns the arena: the memory of all buffers, and of the client's own messages and words.
+    #[must_use]
+    pub fn arena(&self) -> &E::Memory {
+        self.endpoint.arena()
+    }
+
     /// Returns a buffer of `length` bytes in the arena. It holds whatever its bytes held before.
     ///
     /// # Errors

@@ -331,6 +331,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         &mut self.client
     }
 
+    /// Returns the arena: the memory of all buffers, and of the session's own messages and words. A device's driver
+    /// that is to copy from and to buffers registers all of it.
+    #[must_use]
+    pub fn arena(&self) -> &E::Memory {
+        self.client.arena()
+    }
+
     /// Takes a buffer from the arena, for operations that do not wait.
     ///
     /// # Errors
