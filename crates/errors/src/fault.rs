@@ -99,7 +99,7 @@ impl ErrorCode {
             | Is::Mapping
             | Is::HeapPlace
             | Is::NoSandbox => Fault::Machine,
-            Is::IdentityUnreadable | Is::CertificateUnsigned => Fault::Machine,
+            Is::IdentityUnreadable | Is::CertificateUnsigned | Is::NoCuda | Is::CudaRefused => Fault::Machine,
             Is::NotANode | Is::TlsBreach | Is::FrameLength | Is::FrameOutOfTurn | Is::MessageBreach => {
                 Fault::Peer
             }

@@ -169,6 +169,8 @@ error_codes! {
     NoLibrary = 511, "no-library", "libibverbs is not installed, or cannot be used.";
     DeviceChoice = 512, "device-choice", "No device fits the choice, or several do.";
     DeviceUnusable = 513, "device-unusable", "The device cannot be opened.";
+    NoCuda = 514, "no-cuda", "CUDA's driver library is not installed or cannot be used, or the machine has no GPU.";
+    CudaRefused = 515, "cuda-refused", "CUDA's driver refused to register a session's arena.";
 
     // The machine.
     Machine = 601, "machine", "The machine refused a system call.";

@@ -1,5 +1,6 @@
 //! Errors as other languages see them.
 
+use crate::CudaError;
 use portcullis::host::HostError;
 use portcullis::{ConnectError, Error, NotRevoked};
 use portcullis_errors::{Coded, ErrorCode, Fault};
@@ -150,6 +151,12 @@ impl From<Misuse> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(&error, error.is_retryable())
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Self {
+        Self::new(&error, false)
     }
 }
 

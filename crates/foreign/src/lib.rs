@@ -9,12 +9,14 @@
 //! - [`Attached`]: a session with the operations that were begun on it and not waited for, each with the caller's tag.
 //! - [`Driven`]: a table or a queue with the session and the pipeline that drive it, as one value.
 //! - [`TableAsk`], [`QueueAsk`]: operations that are begun on such a value and not waited for.
+//! - [`CudaDriver`]: registers a session's arena with CUDA, so that GPUs copy from and to it.
 //! - [`LocalNode`]: a node inside the program, for tests.
 //!
 //! This crate depends on no other language. A binding translates arguments and results, and nothing else.
 
 mod asks;
 mod attached;
+mod cuda;
 mod driven;
 mod exclusive_cell;
 mod failure;
@@ -23,8 +25,9 @@ mod operations;
 
 pub use asks::{QueueAsk, QueueDone, Structure, StructureAsk, Surroundings, TableAsk, TableDone, When};
 pub use attached::Attached;
+pub use cuda::{CudaDriver, CudaError, WantedCuda};
 pub use driven::{Driven, StructureAddress};
 pub use exclusive_cell::{Entered, ExclusiveCell};
 pub use failure::{Failure, Misuse};
 pub use node::LocalNode;
-pub use operations::{ArenaAccess, ArenaAsk, ArenaBuffer, Completion, Ended, NOBODY, Operations};
+pub use operations::{Arena, ArenaAccess, ArenaAsk, ArenaBuffer, Completion, Ended, NOBODY, Operations};

@@ -8,7 +8,8 @@ use portcullis::{
 };
 use std::collections::VecDeque;
 
-type Arena = <SessionEndpoint as Endpoint>::Memory;
+/// The memory of a session's arena.
+pub type Arena = <SessionEndpoint as Endpoint>::Memory;
 
 /// The tag of operations that no caller waits for: they give no completions.
 pub const NOBODY: u64 = u64::MAX;
