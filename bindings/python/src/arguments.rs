@@ -2,8 +2,10 @@
 
 use crate::failure::{OrRaise, bad_argument, lasting};
 use portcullis::{DirectoryName, Error, Keep, Lifetime, Rights, TenantName};
+use portcullis_foreign::{CudaDriver, WantedCuda};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A number of bytes: an integer, or a text such as `"64MiB"`.
@@ -26,6 +28,48 @@ impl FromPyObject<'_, '_> for Size {
             )),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Whether the arena is to be registered with CUDA: a bool, "auto", or the path of the driver's library, which means
+/// True.
+pub(crate) struct Cuda {
+    pub wanted: WantedCuda,
+    pub library: PathBuf,
+}
+
+impl Cuda {
+    pub(crate) fn no() -> Self {
+        Self::of(WantedCuda::No)
+    }
+
+    fn of(wanted: WantedCuda) -> Self {
+        Self { wanted, library: PathBuf::from(CudaDriver::LIBRARY) }
+    }
+}
+
+impl FromPyObject<'_, '_> for Cuda {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(wanted) = object.cast::<PyBool>() {
+            return Ok(Self::of(if wanted.is_true() { WantedCuda::Required } else { WantedCuda::No }));
+        }
+        if let Ok(text) = object.cast::<PyString>()
+            && text.to_string_lossy() == "auto"
+        {
+            return Ok(Self::of(WantedCuda::IfPossible));
+        }
+        let library: PathBuf = object.extract()?;
+        if library.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
+            let text = format!(
+                "cuda is True, False, \"auto\", or the path of {}, and not {}",
+                CudaDriver::LIBRARY,
+                *object
+            );
+            return Err(bad_argument(object.py(), text));
+        }
+        Ok(Self { wanted: WantedCuda::Required, library })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Operations that are begun together.
 
+use crate::arena::{ArenaBuffer, Place};
 use crate::arguments::{KeptFor, Letters, Seconds, Size, Word};
 use crate::buffer::CallerBuffer;
 use crate::core::{Core, Wanted, outcome};
@@ -13,7 +14,7 @@ use portcullis_foreign::{ArenaAccess, Failure, Misuse};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// One operation of a batch, before it is begun.
 enum BatchedOperation {
@@ -27,6 +28,13 @@ enum BatchedOperation {
         permission: Py<Permission>,
         offset: u64,
         data: CallerBuffer,
+    },
+    /// A read or a write, by the one right that it needs, of a buffer of the session's arena.
+    InPlace {
+        permission: Py<Permission>,
+        offset: u64,
+        place: Arc<Place>,
+        right: Rights,
     },
     /// An access without bytes of the caller's.
     Atomic(ArenaAccess<Py<Permission>>),
@@ -59,6 +67,10 @@ impl BatchedOperation {
     fn try_to_add(self, py: Python<'_>, core: &mut Core, tag: u64) -> Result<Wanted, Refused> {
         let attached = &mut core.attached;
         match self {
+            Self::InPlace { permission, offset, place, right } => {
+                core.add_in_place(tag, &place, right, (&*permission.get().held.enter()?, offset))?;
+                Ok(Wanted::Nothing)
+            }
             Self::Read { permission, offset, length, wanted } => {
                 let held = permission.get().held.enter()?;
                 held.check_span(offset, length as u64, Rights::READ)?;
@@ -157,6 +169,15 @@ impl Batch {
         Self { session, steps: Mutex::new(Vec::new()) }
     }
 
+    /// Returns the memory of an object that one operation can read or write in place.
+    fn place_of(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Place>>> {
+        if !object.is_instance_of::<ArenaBuffer>() {
+            return Ok(None);
+        }
+        let bytes_max = self.session.get().enter(py)?.attached.operation_bytes_max();
+        Ok(ArenaBuffer::of(object, &self.session, bytes_max))
+    }
+
     fn push(&self, step: BatchedOperation) -> usize {
         let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         steps.push(step);
@@ -177,23 +198,35 @@ impl Batch {
     )]
     fn read_into(
         &self,
+        py: Python<'_>,
         permission: Py<Permission>,
         buffer: &Bound<'_, PyAny>,
         offset: Size,
     ) -> PyResult<usize> {
+        if let Some(place) = self.place_of(py, buffer)? {
+            let (offset, right) = (offset.0, Rights::READ);
+            return Ok(self.push(BatchedOperation::InPlace { permission, offset, place, right }));
+        }
         let target = CallerBuffer::target(buffer)?;
         let (length, wanted) = (target.len(), Wanted::Into(target));
         Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted }))
     }
 
-    /// Adds a read whose result is a View.
+    /// Adds a read whose result is a View. writable: whether the program may write the bytes of its copy.
     #[pyo3(
-        signature = (permission, length = None, offset = Size(0)),
-        text_signature = "($self, permission, length=None, offset=0)"
+        signature = (permission, length = None, offset = Size(0), *, writable = false),
+        text_signature = "($self, permission, length=None, offset=0, *, writable=False)"
     )]
-    fn read(&self, permission: Py<Permission>, length: Option<Size>, offset: Size) -> PyResult<usize> {
+    fn read(
+        &self,
+        permission: Py<Permission>,
+        length: Option<Size>,
+        offset: Size,
+        writable: bool,
+    ) -> PyResult<usize> {
         let length = permission.get().length_from(offset.0, length)?;
-        Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted: Wanted::View }))
+        let (offset, wanted) = (offset.0, Wanted::View(writable));
+        Ok(self.push(BatchedOperation::Read { permission, offset, length, wanted }))
     }
 
     /// Adds a read whose result is bytes.
@@ -206,12 +239,23 @@ impl Batch {
         Ok(self.push(BatchedOperation::Read { permission, offset: offset.0, length, wanted: Wanted::Bytes }))
     }
 
-    /// Adds a write. The bytes are copied when the batch is begun.
+    /// Adds a write. The bytes are copied when the batch is begun, except those of an ArenaBuffer, which must not
+    /// change until the operation has ended.
     #[pyo3(
         signature = (permission, data, offset = Size(0)),
         text_signature = "($self, permission, data, offset=0)"
     )]
-    fn write(&self, permission: Py<Permission>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<usize> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        permission: Py<Permission>,
+        data: &Bound<'_, PyAny>,
+        offset: Size,
+    ) -> PyResult<usize> {
+        if let Some(place) = self.place_of(py, data)? {
+            let (offset, right) = (offset.0, Rights::WRITE);
+            return Ok(self.push(BatchedOperation::InPlace { permission, offset, place, right }));
+        }
         let data = CallerBuffer::source(data)?;
         Ok(self.push(BatchedOperation::Write { permission, offset: offset.0, data }))
     }

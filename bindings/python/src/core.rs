@@ -1,16 +1,18 @@
 //! The value behind a session's cell: the session, and the results that are wanted of its operations under way.
 
+use crate::arena::Place;
 use crate::buffer::CallerBuffer;
 use crate::failure::{panicked, raised};
 use crate::permission::Permission;
 use crate::session::Session;
 use crate::view::View;
-use portcullis::{ControlRequest, Lifetime};
-use portcullis_foreign::{Attached, Completion, Ended};
+use portcullis::{Access, ControlRequest, Lifetime, Rights};
+use portcullis_foreign::{Attached, Completion, Ended, Failure};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Longest time that a call waits before it lets Python handle its signals.
 pub(crate) const SLICE: Lifetime = Lifetime::millis(50);
@@ -21,8 +23,8 @@ pub(crate) enum Wanted {
     Into(CallerBuffer),
     /// The bytes that were read, as `bytes`.
     Bytes,
-    /// The bytes that were read, in place.
-    View,
+    /// The bytes that were read, in place. `true`: the program may write them.
+    View(bool),
     /// The word's previous value.
     Word,
     /// A permission.
@@ -40,6 +42,8 @@ pub(crate) struct Core {
     /// [`Session::poll`].
     submitted: HashMap<u64, Wanted>,
     landed: Vec<(u64, Wanted, Completion)>,
+    /// The program's buffers of the arena that operations under way have borrowed, by the operations' tags.
+    borrowed: HashMap<u64, Arc<Place>>,
 }
 
 impl std::fmt::Debug for Wanted {
@@ -50,7 +54,13 @@ impl std::fmt::Debug for Wanted {
 
 impl Core {
     pub(crate) fn new(attached: Attached) -> Self {
-        Self { attached, next_tag: 0, submitted: HashMap::new(), landed: Vec::new() }
+        Self {
+            attached,
+            next_tag: 0,
+            submitted: HashMap::new(),
+            landed: Vec::new(),
+            borrowed: HashMap::new(),
+        }
     }
 
     /// Returns tags that no other operation has.
@@ -72,7 +82,7 @@ impl Core {
         left: usize,
     ) -> PyResult<(usize, Completion)> {
         loop {
-            while let Some(completion) = self.attached.operations.take() {
+            while let Some(completion) = self.next_ended() {
                 if tags.contains(&completion.tag) {
                     let place = usize::try_from(completion.tag - tags.start)?;
                     return Ok((place, completion));
@@ -96,6 +106,40 @@ impl Core {
         self.take_one(py, &(tag..tag + 1), 1).map(|(_, completion)| completion)
     }
 
+    /// Adds a read into, or a write from, a buffer of the program, by the one right that it needs. The program gets the
+    /// buffer back when the operation has ended, also if no call waits for it any more.
+    pub(crate) fn add_in_place(
+        &mut self,
+        tag: u64,
+        place: &Arc<Place>,
+        right: Rights,
+        (permission, offset): (&portcullis::Permission, u64),
+    ) -> Result<(), Failure> {
+        permission.check_span(offset, place.length().into(), right)?;
+        let buffer = place.borrow()?;
+        self.borrowed.insert(tag, Arc::clone(place));
+        let view = permission.view();
+        let access = match right {
+            Rights::WRITE => Access::write(view, offset, buffer),
+            _ => Access::read(view, offset, buffer),
+        };
+        self.attached.operations.add(tag, access);
+        Ok(())
+    }
+
+    /// Takes the next completion. A buffer of the program goes back to the program.
+    #[inline]
+    fn next_ended(&mut self) -> Option<Completion> {
+        let mut completion = self.attached.operations.take()?;
+        if !self.borrowed.is_empty()
+            && let Some(place) = self.borrowed.remove(&completion.tag)
+            && let Some(buffer) = completion.buffer.take()
+        {
+            place.give_back(buffer);
+        }
+        Some(completion)
+    }
+
     /// Records the result that is wanted of a submitted operation.
     pub(crate) fn submit(&mut self, tag: u64, wanted: Wanted) {
         self.submitted.insert(tag, wanted);
@@ -117,7 +161,7 @@ impl Core {
     pub(crate) fn landed(&mut self) -> Vec<(u64, Wanted, Completion)> {
         self.attached.post();
         self.attached.poll();
-        while let Some(completion) = self.attached.operations.take() {
+        while let Some(completion) = self.next_ended() {
             self.land(completion);
         }
         std::mem::take(&mut self.landed)
@@ -154,7 +198,9 @@ pub(crate) fn outcome<'py>(
             Ok(py.None().into_bound(py))
         }
         (Wanted::Bytes, Ended::Value(_), Some(buffer)) => Ok(PyBytes::new(py, &buffer.bytes()).into_any()),
-        (Wanted::View, Ended::Value(_), Some(buffer)) => Ok(Bound::new(py, View::new(buffer))?.into_any()),
+        (Wanted::View(is_writable), Ended::Value(_), Some(buffer)) => {
+            Ok(Bound::new(py, View::new(buffer, *is_writable))?.into_any())
+        }
         (Wanted::Word, Ended::Value(word), _) => Ok(word.into_pyobject(py)?.into_any()),
         (Wanted::Permission, Ended::Granted(permission), _) => {
             let permission = Permission::new(*permission, session.get().clock(), session.clone().unbind());

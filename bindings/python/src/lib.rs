@@ -8,6 +8,7 @@
 //! between two of them. So Ctrl-C ends a wait for operations, for entries and for permissions. It does not interrupt
 //! the opening, the closing or the destruction of a session, a table or a queue.
 
+mod arena;
 mod arguments;
 mod batch;
 mod buffer;
@@ -33,6 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::require_main(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DELIVERIES_MAX", ClaimId::DELIVERIES_MAX.end())?;
+    module.add_class::<arena::ArenaBuffer>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<node::Node>()?;
     module.add_class::<object::ObjectRef>()?;

@@ -1,7 +1,9 @@
 //! Permissions, and keepers that extend them.
 
+use crate::arena::{ArenaBuffer, Place};
 use crate::arguments::{Seconds, Size, Word};
 use crate::buffer::CallerBuffer;
+use crate::core::Core;
 use crate::failure::{OrRaise, raised};
 use crate::object::ObjectRef;
 use crate::session::Session;
@@ -74,6 +76,22 @@ impl Permission {
         core.attached.operations.revoke(tag, held, free);
         core.attached.post();
         Ok(core.take(py, tag)?.result.map(|_| ()))
+    }
+
+    /// Reads or writes, by the one right that this needs, the bytes of a buffer of the session's arena.
+    fn move_in_place(
+        &self,
+        py: Python<'_>,
+        core: &mut Core,
+        offset: u64,
+        place: &Arc<Place>,
+        right: Rights,
+    ) -> PyResult<()> {
+        let held = self.held.enter().or_raise(py)?;
+        let tag = core.tags(1).start;
+        core.add_in_place(tag, place, right, (&held, offset)).or_raise(py)?;
+        core.attached.post();
+        core.take(py, tag)?.result.map(|_| ()).map_err(|failure| raised(py, &failure))
     }
 
     fn word(
@@ -169,8 +187,11 @@ impl Permission {
     /// bytearray(b'hello')
     #[pyo3(signature = (buffer, offset = Size(0)), text_signature = "($self, buffer, offset=0)")]
     fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
-        let target = CallerBuffer::target(buffer)?;
         let mut core = self.session.get().enter(py)?;
+        if let Some(place) = ArenaBuffer::of(buffer, &self.session, core.attached.operation_bytes_max()) {
+            return self.move_in_place(py, &mut core, offset.0, &place, Rights::READ);
+        }
+        let target = CallerBuffer::target(buffer)?;
         let held = self.held.enter().or_raise(py)?;
         core.read(py, &held, (offset.0, target.len()), |at, bytes| target.fill(py, at, bytes))
     }
@@ -179,23 +200,29 @@ impl Permission {
     /// refused before a byte is written.
     #[pyo3(signature = (data, offset = Size(0)), text_signature = "($self, data, offset=0)")]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
-        let source = CallerBuffer::source(data)?;
         let mut core = self.session.get().enter(py)?;
+        if let Some(place) = ArenaBuffer::of(data, &self.session, core.attached.operation_bytes_max()) {
+            return self.move_in_place(py, &mut core, offset.0, &place, Rights::WRITE);
+        }
+        let source = CallerBuffer::source(data)?;
         let held = self.held.enter().or_raise(py)?;
         core.write(py, &held, (offset.0, source.len()), |at, bytes| source.copy(py, at, bytes))
     }
 
     /// Reads bytes and returns them in place, without a copy: see View. Without a length, reads all bytes from `offset`
     /// on. The session's arena must have room for them in one piece, and over UDP one operation carries at most 256
-    /// KiB.
-    #[pyo3(signature = (length = None, offset = Size(0)), text_signature = "($self, length=None, offset=0)")]
-    fn read(&self, py: Python<'_>, length: Option<Size>, offset: Size) -> PyResult<View> {
+    /// KiB. writable: whether the program may write the bytes of its copy.
+    #[pyo3(
+        signature = (length = None, offset = Size(0), *, writable = false),
+        text_signature = "($self, length=None, offset=0, *, writable=False)"
+    )]
+    fn read(&self, py: Python<'_>, length: Option<Size>, offset: Size, writable: bool) -> PyResult<View> {
         let length = self.length_from(offset.0, length)?;
         let mut core = self.session.get().enter(py)?;
         let held = self.held.enter().or_raise(py)?;
         let Completion { result, buffer, .. } = core.read_in_place(py, &held, (offset.0, length))?;
         match (result, buffer) {
-            (Ok(_), Some(buffer)) => Ok(View::new(buffer)),
+            (Ok(_), Some(buffer)) => Ok(View::new(buffer, writable)),
             (Ok(_), None) => Err(crate::failure::panicked(py)),
             (Err(failure), _) => Err(raised(py, &failure)),
         }

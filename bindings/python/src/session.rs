@@ -1,6 +1,7 @@
 //! Sessions.
 
-use crate::arguments::{self, KeptFor, Letters, Seconds, Size};
+use crate::arena::ArenaBuffer;
+use crate::arguments::{self, Cuda, KeptFor, Letters, Seconds, Size};
 use crate::batch::{self, Batch};
 use crate::core::{Core, Wanted, outcome};
 use crate::failure::{OrRaise, lasting, panicked};
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     cell: ExclusiveCell<Core>,
     clock: ProcessClock,
     number: u64,
+    /// Whether the arena is registered with CUDA.
+    is_registered: bool,
 }
 
 /// Builds the request of an allocation.
@@ -114,8 +117,10 @@ fn named(entry: &Entry) -> Named {
 impl Session {
     #[new]
     #[pyo3(
-        signature = (place, *, arena = Size(4 << 20), tenant = None, certificates = None, within = None),
-        text_signature = "(place, *, arena='4MiB', tenant=None, certificates=None, within=5.0)"
+        signature = (
+            place, *, arena = Size(4 << 20), tenant = None, certificates = None, within = None, cuda = Cuda::no()
+        ),
+        text_signature = "(place, *, arena='4MiB', tenant=None, certificates=None, within=5.0, cuda=False)"
     )]
     fn new(
         py: Python<'_>,
@@ -124,11 +129,12 @@ impl Session {
         tenant: Option<String>,
         certificates: Option<PathBuf>,
         within: Option<Seconds>,
+        cuda: Cuda,
     ) -> PyResult<Self> {
         let plain = SessionOptions::default();
         let within = within.map_or(plain.within, |time| time.0);
         let plain = SessionOptions { arena_bytes: arena.0, within, ..plain };
-        let attached = match place.cast::<Node>() {
+        let mut attached = match place.cast::<Node>() {
             Ok(node) => node.get().attach(py, tenant.as_deref().unwrap_or("local"), plain)?,
             Err(_) => {
                 let address: String = place.extract()?;
@@ -139,8 +145,22 @@ impl Session {
                 py.detach(|| Attached::connect(&address, options)).or_raise(py)?
             }
         };
+        let registered = py.detach(|| attached.register_with_cuda(cuda.wanted, &cuda.library));
+        let is_registered = registered.or_raise(py)?;
         let (clock, number) = (*attached.session.clock(), attached.session.number());
-        Ok(Self { cell: ExclusiveCell::new("the session", Core::new(attached)), clock, number })
+        let cell = ExclusiveCell::new("the session", Core::new(attached));
+        Ok(Self { cell, clock, number, is_registered })
+    }
+
+    /// Takes a buffer of this many bytes from the session's arena: see ArenaBuffer.
+    fn buffer(slf: &Bound<'_, Self>, length: Size) -> PyResult<ArenaBuffer> {
+        ArenaBuffer::take(slf, length.0)
+    }
+
+    /// Whether the session's arena is registered with CUDA.
+    #[getter]
+    fn cuda(&self) -> bool {
+        self.is_registered
     }
 
     /// Closes the session, and ends its permissions. If the session is closed already, this does nothing.

@@ -10,11 +10,15 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes that were read, in the memory in which they arrived: a read-only buffer without a copy.
+/// Bytes that were read, in the memory in which they arrived: a buffer without a copy.
+///
+/// The buffer is read-only, so that no part of a program can change bytes that another part looks at. A read with
+/// writable=True gives a buffer that can be written, for libraries that take no other, such as torch. A write changes
+/// only the program's copy, and not the node's memory.
 ///
 /// Used as a context manager, it returns a memoryview, which is released at the end of the block. The memory of the
 /// bytes goes back to the session's arena when no object refers to it any more: an object that was made from it, such
-/// as a numpy array, keeps it. The bytes are a copy of the node's memory, and do not change.
+/// as a numpy array, keeps it. The bytes are a copy of the node's memory, and only the program can change them.
 ///
 /// >>> with session.allocate(5) as permission:
 /// ...     permission.write(b"hello")
@@ -24,7 +28,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[pyclass(frozen, module = "portcullis_memory")]
 pub(crate) struct View {
     bytes: ExclusiveCell<ArenaBuffer>,
+    /// Address of the first byte.
+    address: usize,
     length: usize,
+    is_writable: bool,
     exports: AtomicUsize,
     is_released: AtomicBool,
     /// The memoryview of the `with` block. It refers to this view, so this reference must not keep it alive.
@@ -32,9 +39,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(buffer: ArenaBuffer) -> Self {
+    pub(crate) fn new(mut buffer: ArenaBuffer, is_writable: bool) -> Self {
+        let address = buffer.bytes_mut().as_mut_ptr().expose_provenance();
         Self {
             length: buffer.len() as usize,
+            address,
+            is_writable,
             bytes: ExclusiveCell::new("the view", buffer),
             exports: AtomicUsize::new(0),
             is_released: AtomicBool::new(false),
@@ -93,7 +103,12 @@ impl View {
     /// Returns a copy of the bytes.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.check()?;
-        Ok(PyBytes::new(py, &self.bytes.enter().or_raise(py)?.bytes()))
+        let bytes = self.bytes.enter().or_raise(py)?;
+        // A copy by the arena's own means: no Rust reference points to bytes that another thread may write.
+        PyBytes::new_with(py, self.length, |into| {
+            bytes.read(0, into);
+            Ok(())
+        })
     }
 
     fn __len__(&self) -> usize {
@@ -111,14 +126,18 @@ impl View {
         let py = slf.py();
         let this = slf.get();
         this.check()?;
-        // The bytes neither move nor change while the buffer is held, which is until the last export has ended.
-        let bytes = this.bytes.enter().or_raise(py)?.bytes().as_ptr();
+        // A child of `fork` has no such memory. The bytes do not move while the arena's buffer is held, which is until the
+        // last export has ended.
+        drop(this.bytes.enter().or_raise(py)?);
+        let bytes = std::ptr::with_exposed_provenance_mut(this.address);
+        let is_read_only = c_int::from(!this.is_writable);
         let length = ffi::Py_ssize_t::try_from(this.length)?;
         // SAFETY: Python passes a structure that this call fills. The buffer has `length` bytes. The function takes a
-        // reference to this object, which holds them, and refuses flags that request more than reading, so no code
-        // writes through the pointer.
+        // reference to this object, which holds them. Unless the view is writable, it refuses flags that request more
+        // than reading, so no code writes through the pointer. No Rust reference to the bytes exists while Python code
+        // runs.
         let filled =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.cast_mut().cast(), length, 1, flags) };
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes, length, is_read_only, flags) };
         if filled != 0 {
             return Err(PyErr::fetch(py));
         }

@@ -13,6 +13,7 @@ from portcullis_memory import _native, aio, aio_structures, errors, sessions, st
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = (portcullis_memory, aio, aio_structures, errors, sessions, structures)
 NATIVE = [
+    portcullis_memory.ArenaBuffer,
     portcullis_memory.Batch,
     portcullis_memory.Keeper,
     portcullis_memory.ObjectRef,

@@ -15,7 +15,8 @@ b'hello, remote memory'
 
 - connect: opens a session with a node. Node: a node inside the process, for tests.
 - Session: memory, permissions, names, batches, tables and queues; coroutines for asyncio.
-- Permission: reads, writes and atomics. View: bytes that were read, in place.
+- Permission: reads, writes and atomics. View: bytes that were read, in place. ArenaBuffer:
+  memory that is read into and written from in place.
 - Table, Queue: a mapping and a queue that many programs share. Claim: an entry of a queue that is delivered again
   unless it is acknowledged.
 - Error: the base class of all exceptions.
@@ -26,7 +27,7 @@ bytes, bytearray, memoryview, array.array, mmap, numpy arrays.
 
 from __future__ import annotations
 
-from portcullis_memory._native import Batch, Keeper, ObjectRef, Permission, View, __version__
+from portcullis_memory._native import ArenaBuffer, Batch, Keeper, ObjectRef, Permission, View, __version__
 from portcullis_memory.claims import Claim
 from portcullis_memory.errors import (
     BarredError,
@@ -50,6 +51,7 @@ from portcullis_memory.sessions import Entry, Node, Session, connect
 from portcullis_memory.structures import Queue, Table
 
 __all__ = [
+    "ArenaBuffer",
     "BarredError",
     "Batch",
     "CallerError",

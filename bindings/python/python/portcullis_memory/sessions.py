@@ -128,6 +128,7 @@ def connect(
     certificates: str | os.PathLike[str] | None = None,
     tenant: str | None = None,
     within: float = 5.0,
+    cuda: bool | str | os.PathLike[str] = False,
 ) -> Session:
     """Opens a session with the node at an address.
 
@@ -141,12 +142,16 @@ def connect(
       tenant for which the session acts.
     - within: seconds for which the attach and each operation may wait for the node. After this time the operation fails
       with the error named ``timed-out``, and the session goes on.
+    - cuda: True: the arena is registered with CUDA, so that GPUs copy from and to it while the program goes on, as with
+      the pinned memory of torch. Raises the MachineError named ``no-cuda`` or ``cuda-refused`` if that is impossible.
+      "auto": the arena is registered if that is possible, and Session.cuda says whether it was. The path of
+      ``libcuda.so.1``: as True, for a driver that the loader does not find. False: nothing is loaded.
 
     >>> with portcullis_memory.connect(node.address) as session:
     ...     session.closed
     False
     """
-    return Session(address, arena=arena, certificates=certificates, tenant=tenant, within=within)
+    return Session(address, arena=arena, certificates=certificates, tenant=tenant, within=within, cuda=cuda)
 
 
 def _remove(folder: str, owner: int) -> None:
@@ -186,9 +191,11 @@ class Node(_native.Node):
         node._folder = weakref.finalize(node, _remove, folder, os.getpid())
         return node
 
-    def connect(self, tenant: str = "local", arena: Size = "4MiB") -> Session:
-        """Opens a session with the node, for a tenant of any name. arena: see portcullis_memory.connect."""
-        return Session(self, arena=arena, tenant=tenant)
+    def connect(
+        self, tenant: str = "local", arena: Size = "4MiB", *, cuda: bool | str | os.PathLike[str] = False
+    ) -> Session:
+        """Opens a session with the node, for a tenant of any name. arena, cuda: see portcullis_memory.connect."""
+        return Session(self, arena=arena, tenant=tenant, cuda=cuda)
 
     def stop(self) -> None:
         """Ends the node, and everything on it. If the node was stopped already, this does nothing."""

@@ -1,0 +1,121 @@
+//! Buffers of a session's arena that Python programs fill and read in place.
+
+use crate::failure::OrRaise;
+use crate::session::Session;
+use crate::transfers::length_of;
+use portcullis_foreign::{Arena, ArenaBuffer as Buffer, Entered, ExclusiveCell, Misuse};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// Memory of a session's arena, as a buffer that can be written: Session.buffer returns it.
+///
+/// Permission.read_into, Permission.write and the same operations of batches move the bytes of the whole buffer without
+/// a copy, if the permission is of the same session. A buffer of more than 256 KiB is copied over UDP and by asyncio.
+/// The program must not change the bytes while an operation uses them. The bytes go back to the arena when no object
+/// refers to them any more. They are whatever the arena held before, until they are written.
+///
+/// >>> buffer = session.buffer(5)
+/// >>> memoryview(buffer)[:] = b"hello"
+/// >>> with session.allocate(5) as permission:
+/// ...     permission.write(buffer)
+/// ...     memoryview(buffer)[:] = bytes(5)
+/// ...     permission.read_into(buffer)
+/// >>> bytes(buffer)
+/// b'hello'
+#[pyclass(frozen, module = "portcullis_memory")]
+pub(crate) struct ArenaBuffer {
+    place: Arc<Place>,
+    session: Py<Session>,
+    length: usize,
+}
+
+/// The memory of an [`ArenaBuffer`], which operations borrow.
+#[derive(Debug)]
+pub(crate) struct Place {
+    cell: ExclusiveCell<Held>,
+    length: u32,
+}
+
+/// A buffer of the arena, unless an operation has it, and the memory in which it lies.
+#[derive(Debug)]
+struct Held {
+    buffer: Option<Buffer>,
+    /// Address of the first byte.
+    address: usize,
+    /// Keeps the memory mapped, and registered with CUDA, although an operation may lose the buffer.
+    _arena: Arena,
+}
+
+impl Place {
+    fn enter(&self) -> Result<Entered<'_, Held>, Misuse> {
+        self.cell.enter()
+    }
+
+    /// Number of bytes.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Takes the buffer, for an operation. [`Place::give_back`] ends this.
+    pub(crate) fn borrow(&self) -> Result<Buffer, Misuse> {
+        self.enter()?.buffer.take().ok_or(Misuse::UnderWay)
+    }
+
+    /// Puts the buffer back after an operation.
+    pub(crate) fn give_back(&self, buffer: Buffer) {
+        // The cell is closed to a child of `fork` only, which has no operations.
+        if let Ok(mut held) = self.enter() {
+            held.buffer = Some(buffer);
+        }
+    }
+}
+
+impl ArenaBuffer {
+    /// Takes a buffer from a session's arena.
+    pub(crate) fn take(session: &Bound<'_, Session>, length: u64) -> PyResult<Self> {
+        let py = session.py();
+        let length = usize::try_from(length)?;
+        let core = session.get().enter(py)?;
+        let open = &core.attached.session;
+        let mut buffer = open.buffer(length_of(length)).or_raise(py)?;
+        let address = buffer.bytes_mut().as_mut_ptr().expose_provenance();
+        let held = Held { buffer: Some(buffer), address, _arena: open.arena().clone() };
+        let place = Place { cell: ExclusiveCell::new("the buffer", held), length: length_of(length) };
+        Ok(Self { place: Arc::new(place), session: session.clone().unbind(), length })
+    }
+
+    /// Returns the memory of an object that is a buffer of this session's arena, and that one operation can move.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, session: &Py<Session>, bytes_max: u32) -> Option<Arc<Place>> {
+        let this = object.cast::<Self>().ok()?.get();
+        let is_moved_at_once = this.session.is(session) && this.place.length <= bytes_max;
+        is_moved_at_once.then(|| Arc::clone(&this.place))
+    }
+}
+
+#[pymethods]
+impl ArenaBuffer {
+    fn __len__(&self) -> usize {
+        self.length
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<portcullis_memory.ArenaBuffer of {} bytes>", self.length)
+    }
+
+    /// # Safety
+    /// Python calls it with a place for the description of the buffer.
+    unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        let address = this.place.enter().or_raise(py)?.address;
+        let length = ffi::Py_ssize_t::try_from(this.length)?;
+        let bytes = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: Python passes a structure that this call fills. The memory has `length` bytes, which stay mapped while
+        // this object lives, and the function takes a reference to it. No Rust reference to the bytes exists while
+        // Python code runs, and this memory is of no other buffer.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes, length, 0, flags) };
+        if filled != 0 { Err(PyErr::fetch(py)) } else { Ok(()) }
+    }
+}
