@@ -256,6 +256,10 @@ enum {
   PORTCULLIS_ERROR_DEVICE_CHOICE = 512,
   // The device cannot be opened.
   PORTCULLIS_ERROR_DEVICE_UNUSABLE = 513,
+  // CUDA's driver library is not installed or cannot be used, or the machine has no GPU.
+  PORTCULLIS_ERROR_NO_CUDA = 514,
+  // CUDA's driver refused to register a session's arena.
+  PORTCULLIS_ERROR_CUDA_REFUSED = 515,
   // The machine refused a system call.
   PORTCULLIS_ERROR_MACHINE = 601,
   // Memory could not be allocated or mapped.
@@ -490,6 +494,15 @@ enum {
 
 // Size in bytes of the longest text of a reference, including the zero at its end.
 #define PORTCULLIS_OBJECT_TEXT_BYTES 64
+
+// The arena is not registered with CUDA. Nothing is loaded.
+#define PORTCULLIS_CUDA_NO 0
+
+// The arena is registered with CUDA, and the call fails if that is impossible.
+#define PORTCULLIS_CUDA_REQUIRED 1
+
+// The arena is registered with CUDA if that is possible.
+#define PORTCULLIS_CUDA_IF_POSSIBLE 2
 
 // A read into `data`, or into `buffer`.
 #define PORTCULLIS_OPERATION_READ 1
@@ -736,6 +749,18 @@ typedef struct portcullis_queue_options {
   // Reserved: zeros.
   uint8_t reserved[3];
 } portcullis_queue_options;
+
+// The arena of a session: the memory of all its buffers, and of the session's own messages.
+typedef struct portcullis_arena {
+  // Address of the first byte. It is the first byte of a page. Programs read and write only bytes of their buffers.
+  void *data;
+  // Number of bytes.
+  uint64_t length;
+  // Whether the arena is registered with CUDA.
+  bool cuda;
+  // Reserved: zeros.
+  uint8_t reserved[7];
+} portcullis_arena;
 
 // One operation. Fields that its kind does not need are zero.
 typedef struct portcullis_operation {
@@ -1100,6 +1125,17 @@ int portcullis_session_close(struct portcullis_session session);
 
 // Gets the client's number on its node. The node's audit log names the client by this number.
 int portcullis_session_number(struct portcullis_session session, uint64_t *number);
+
+// Gets the address and the length of the session's arena, for a device's driver that is to copy from and to buffers.
+//
+// `cuda` is one of `PORTCULLIS_CUDA_...`. It says whether the arena is registered with CUDA first: then a GPU copies
+// from and to buffers asynchronously. A registered arena stays registered. The library is `libcuda.so.1` of CUDA's
+// driver, which is loaded by this call. The registration ends with the session, before its memory is unmapped. The
+// program waits for copies of its GPUs before it closes the session. `PORTCULLIS_ERROR_NO_CUDA`: there is no such
+// library, or no GPU. `PORTCULLIS_ERROR_CUDA_REFUSED`: the driver refused.
+int portcullis_session_arena(struct portcullis_session session,
+                             uint32_t cuda,
+                             struct portcullis_arena *arena);
 
 // Gets the session's descriptor. After `portcullis_arm`, an event loop waits until the descriptor is readable. The
 // descriptor stays the same for the life of the session. Only the session reads from it and closes it.

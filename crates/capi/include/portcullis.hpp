@@ -782,6 +782,13 @@ public:
     return {taken, data, length};
   }
 
+  /// Gets the arena, and registers it with CUDA if that is wanted: one of PORTCULLIS_CUDA_...
+  [[nodiscard]] portcullis_arena arena(std::uint32_t cuda = PORTCULLIS_CUDA_NO) const {
+    portcullis_arena got{};
+    detail::check(portcullis_session_arena(handle_.get(), cuda, &got));
+    return got;
+  }
+
   /// Submits a batch. The memory and the buffers in it are the operations' until their completions are taken.
   void submit(batch &operations) const {
     detail::check(portcullis_submit(handle_.get(), operations.get().data(), operations.size()));

@@ -6,7 +6,7 @@ use crate::handles::{BufferHandle, KeeperHandle, Node, PermissionHandle, QueueHa
 use crate::names::NameEntry;
 use crate::permissions::{AcquireOptions, AllocateOptions, Object, PermissionInfo};
 use crate::queue::QueueOptions;
-use crate::session::SessionOptions;
+use crate::session::{ArenaInfo, SessionOptions};
 use crate::submission::{Completion, Operation};
 use crate::table::{Bytes, StoreOptions, TableOptions};
 use std::mem::offset_of;
@@ -23,6 +23,8 @@ const _: () = {
     assert!(size_of::<Error>() == 520);
     assert!(offset_of!(Error, text) == 6);
     assert!(size_of::<SessionOptions>() == 16);
+    assert!(size_of::<ArenaInfo>() == 24);
+    assert!(offset_of!(ArenaInfo, cuda) == 16);
     assert!(size_of::<AllocateOptions>() == 40);
     assert!(offset_of!(AllocateOptions, rights) == 32);
     assert!(size_of::<AcquireOptions>() == 64);

@@ -2,10 +2,11 @@
 
 use crate::border::{Text, call, given};
 use crate::handles::{self, Session, SessionState};
-use portcullis::{Lifetime, SessionOptions as Options};
-use portcullis_foreign::Attached;
-use std::ffi::c_int;
+use portcullis::{Lifetime, Memory, SessionOptions as Options};
+use portcullis_foreign::{Attached, CudaDriver, Misuse, WantedCuda};
+use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 /// Options with which a session is opened. All zeros: the defaults.
@@ -72,6 +73,61 @@ pub extern "C" fn portcullis_session_number(session: Session, number: Option<&mu
     call(|| {
         let number = given("number", number)?;
         *number = handles::enter::<SessionState>(session.id)?.attached.session.number();
+        Ok(())
+    })
+}
+
+/// The arena is not registered with CUDA. Nothing is loaded.
+pub const PORTCULLIS_CUDA_NO: u32 = 0;
+/// The arena is registered with CUDA, and the call fails if that is impossible.
+pub const PORTCULLIS_CUDA_REQUIRED: u32 = 1;
+/// The arena is registered with CUDA if that is possible.
+pub const PORTCULLIS_CUDA_IF_POSSIBLE: u32 = 2;
+
+/// The arena of a session: the memory of all its buffers, and of the session's own messages.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArenaInfo {
+    /// Address of the first byte. It is the first byte of a page. Programs read and write only bytes of their buffers.
+    pub data: *mut c_void,
+    /// Number of bytes.
+    pub length: u64,
+    /// Whether the arena is registered with CUDA.
+    pub cuda: bool,
+    /// Reserved: zeros.
+    pub reserved: [u8; 7],
+}
+
+/// Gets the address and the length of the session's arena, for a device's driver that is to copy from and to buffers.
+///
+/// `cuda` is one of `PORTCULLIS_CUDA_...`. It says whether the arena is registered with CUDA first: then a GPU copies
+/// from and to buffers asynchronously. A registered arena stays registered. The library is `libcuda.so.1` of CUDA's
+/// driver, which is loaded by this call. The registration ends with the session, before its memory is unmapped. The
+/// program waits for copies of its GPUs before it closes the session. `PORTCULLIS_ERROR_NO_CUDA`: there is no such
+/// library, or no GPU. `PORTCULLIS_ERROR_CUDA_REFUSED`: the driver refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn portcullis_session_arena(
+    session: Session,
+    cuda: u32,
+    arena: Option<&mut ArenaInfo>,
+) -> c_int {
+    call(|| {
+        let to = given("arena", arena)?;
+        *to = ArenaInfo { data: std::ptr::null_mut(), length: 0, cuda: false, reserved: [0; 7] };
+        let wanted = match cuda {
+            PORTCULLIS_CUDA_NO => WantedCuda::No,
+            PORTCULLIS_CUDA_REQUIRED => WantedCuda::Required,
+            PORTCULLIS_CUDA_IF_POSSIBLE => WantedCuda::IfPossible,
+            _ => {
+                let wrong =
+                    "is none of PORTCULLIS_CUDA_NO, PORTCULLIS_CUDA_REQUIRED and PORTCULLIS_CUDA_IF_POSSIBLE";
+                return Err(Misuse::Argument { argument: "cuda", wrong }.into());
+            }
+        };
+        let mut state = handles::enter::<SessionState>(session.id)?;
+        to.cuda = state.attached.register_with_cuda(wanted, Path::new(CudaDriver::LIBRARY))?;
+        let arena = state.attached.session.arena();
+        (to.data, to.length) = (arena.address().cast(), arena.length());
         Ok(())
     })
 }

@@ -45,8 +45,9 @@ fn the_header_in_the_repository_is_what_the_sources_say() {
     );
 }
 
-/// Largest number of functions: a reader must be able to read the whole library in one sitting.
-const FUNCTIONS_MAX: usize = 66;
+/// Largest number of functions: a reader must be able to read the whole library in one sitting. The arena of a session
+/// has a function of its own: options of a session cannot return its address.
+const FUNCTIONS_MAX: usize = 67;
 
 #[test]
 fn there_are_few_functions() {

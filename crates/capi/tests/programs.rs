@@ -170,6 +170,26 @@ fn programs_in_c_do_what_the_header_says_with_each_compiler_and_its_sanitizers()
 }
 
 #[test]
+fn an_arena_is_registered_with_cuda_and_let_go_before_it_is_unmapped() {
+    let into = tempfile::tempdir().expect("a folder");
+    let Some(&compiler) = compilers(Language::C).first() else { return };
+    let library = into.path().join("libcuda.so.1");
+    let mut command = Command::new(compiler.program);
+    command.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(folder().join("../foreign/tests/fake_cuda.c"));
+    assert!(command.arg("-ldl").status().expect("the compiler is started").success());
+    let program = compile(compiler, PLAIN, "tests/programs/cuda.c", Linked::Shared, into.path());
+    let folder_of_library = format!("LD_LIBRARY_PATH={}", path(into.path()));
+    let output = run(&["env", &folder_of_library, path(&program)]);
+    let output = String::from_utf8(output.stdout).expect("the program writes text");
+    let (address, bytes) = output.trim().split_once(' ').expect("two numbers");
+    let calls = std::fs::read_to_string(format!("{}.log", path(&library))).expect("there were calls");
+    let of_memory: Vec<_> = calls.lines().filter(|call| call.starts_with("cuMem")).collect();
+    let expected =
+        [format!("cuMemHostRegister {address} {bytes} 1"), format!("cuMemHostUnregister {address} 1")];
+    assert_eq!(of_memory, expected, "{calls}");
+}
+
+#[test]
 fn programs_in_cpp_do_what_the_header_says_with_each_compiler_and_its_sanitizers() {
     let into = tempfile::tempdir().expect("a folder");
     for compiler in compilers(Language::Cpp) {

@@ -85,6 +85,14 @@ static void buffers_batches_and_completions(void) {
   void *place;
   OK(portcullis_buffer_take(session, 4096, &buffer, &place));
   memset(place, 'b', 4096);
+  portcullis_arena arena;
+  OK(portcullis_session_arena(session, PORTCULLIS_CUDA_NO, &arena));
+  EXPECT(!arena.cuda && (uintptr_t)arena.data % 4096 == 0);
+  EXPECT((char *)place > (char *)arena.data && (char *)place + 4096 <= (char *)arena.data + arena.length);
+  FAILS(portcullis_session_arena(session, 3, &arena), "bad-argument");
+  // There may or may not be a GPU: either way the call says so, and the session goes on.
+  OK(portcullis_session_arena(session, PORTCULLIS_CUDA_IF_POSSIBLE, &arena));
+  EXPECT(arena.data != NULL && arena.length > 4096);
   OK(portcullis_write_buffer(permission, 0, buffer));
   memset(place, 0, 4096);
   OK(portcullis_read_buffer(permission, 0, buffer));

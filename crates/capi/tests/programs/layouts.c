@@ -18,6 +18,8 @@ SAME(sizeof(portcullis_object) == 24);
 SAME(sizeof(portcullis_error) == 520);
 SAME(offsetof(portcullis_error, text) == 6);
 SAME(sizeof(portcullis_session_options) == 16);
+SAME(sizeof(portcullis_arena) == 24);
+SAME(offsetof(portcullis_arena, cuda) == 16);
 SAME(sizeof(portcullis_allocate_options) == 40);
 SAME(offsetof(portcullis_allocate_options, rights) == 32);
 SAME(sizeof(portcullis_acquire_options) == 64);

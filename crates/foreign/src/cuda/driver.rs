@@ -4,6 +4,7 @@
 
 use super::{CudaError, SUCCESS};
 use libloading::Library;
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -49,8 +50,11 @@ impl Functions {
         let library = || path.display().to_string();
         // SAFETY: the initialisers of the driver's library require nothing of their caller.
         let loaded = unsafe { Library::new(path) };
-        let loaded =
-            loaded.map_err(|error| CudaError::NoLibrary { library: library(), why: error.to_string() })?;
+        let loaded = loaded.map_err(|error| {
+            // The loader's reason is behind the error, whose own text says only that the loader failed.
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            CudaError::NoLibrary { library: library(), why }
+        })?;
         let found = Self::find(&loaded);
         // The functions stay valid because the library stays loaded.
         std::mem::forget(loaded);
