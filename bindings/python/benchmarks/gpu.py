@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import statistics
 import sys
 import time
@@ -147,7 +148,7 @@ def main() -> int:
     parser.add_argument("--cuda", default=True, metavar="PATH", help="path of libcuda.so.1, if the loader does not find it")
     options = parser.parse_args()
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ImportError as error:
         return missing(f"torch cannot be imported here ({error}): pip install torch")
     if not torch.cuda.is_available():

@@ -9,11 +9,15 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::sync::Arc;
 
+/// The error of a buffer that an operation has lost.
+const LOST: Misuse = Misuse::Closed { what: "the buffer" };
+
 /// Memory of a session's arena, as a buffer that can be written: Session.buffer returns it.
 ///
 /// Permission.read_into, Permission.write and the same operations of batches move the bytes of the whole buffer without
 /// a copy, if the permission is of the same session. A buffer of more than 256 KiB is copied over UDP and by asyncio.
-/// The program must not change the bytes while an operation uses them. The bytes go back to the arena when no object
+/// The program must not change the bytes while an operation uses them. An operation that ends with the error named
+/// "timed-out" closes the buffer, because the node may still access the bytes: take another one. The bytes go back to the arena when no object
 /// refers to them any more. They are whatever the arena held before, until they are written.
 ///
 /// >>> buffer = session.buffer(5)
@@ -38,14 +42,25 @@ pub(crate) struct Place {
     length: u32,
 }
 
-/// A buffer of the arena, unless an operation has it, and the memory in which it lies.
+/// A buffer of the arena, and the memory in which it lies.
 #[derive(Debug)]
 struct Held {
-    buffer: Option<Buffer>,
+    state: State,
     /// Address of the first byte.
     address: usize,
     /// Keeps the memory mapped, and registered with CUDA, although an operation may lose the buffer.
     _arena: Arena,
+}
+
+/// The holder of a buffer.
+#[derive(Debug)]
+enum State {
+    /// The program.
+    Idle(Buffer),
+    /// An operation under way.
+    UnderWay,
+    /// An operation that was given up: the node may still read or write the bytes.
+    Lost,
 }
 
 impl Place {
@@ -58,17 +73,36 @@ impl Place {
         self.length
     }
 
-    /// Takes the buffer, for an operation. [`Place::give_back`] ends this.
-    pub(crate) fn borrow(&self) -> Result<Buffer, Misuse> {
-        self.enter()?.buffer.take().ok_or(Misuse::UnderWay)
+    /// Whether an operation has the buffer.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.enter().is_ok_and(|held| matches!(held.state, State::UnderWay))
     }
 
-    /// Puts the buffer back after an operation.
-    pub(crate) fn give_back(&self, buffer: Buffer) {
+    /// Takes the buffer, for an operation. [`Place::give_back`] ends this.
+    pub(crate) fn borrow(&self) -> Result<Buffer, Misuse> {
+        let mut held = self.enter()?;
+        match std::mem::replace(&mut held.state, State::UnderWay) {
+            State::Idle(buffer) => Ok(buffer),
+            State::UnderWay => Err(Misuse::UnderWay),
+            State::Lost => {
+                held.state = State::Lost;
+                Err(LOST)
+            }
+        }
+    }
+
+    /// Puts the buffer back after an operation. `None`: the operation has lost it.
+    pub(crate) fn give_back(&self, buffer: Option<Buffer>) {
         // The cell is closed to a child of `fork` only, which has no operations.
         if let Ok(mut held) = self.enter() {
-            held.buffer = Some(buffer);
+            held.state = buffer.map_or(State::Lost, State::Idle);
         }
+    }
+
+    /// Returns the address of the first byte.
+    fn address(&self) -> Result<usize, Misuse> {
+        let held = self.enter()?;
+        if matches!(held.state, State::Lost) { Err(LOST) } else { Ok(held.address) }
     }
 }
 
@@ -81,7 +115,7 @@ impl ArenaBuffer {
         let open = &core.attached.session;
         let mut buffer = open.buffer(length_of(length)).or_raise(py)?;
         let address = buffer.bytes_mut().as_mut_ptr().expose_provenance();
-        let held = Held { buffer: Some(buffer), address, _arena: open.arena().clone() };
+        let held = Held { state: State::Idle(buffer), address, _arena: open.arena().clone() };
         let place = Place { cell: ExclusiveCell::new("the buffer", held), length: length_of(length) };
         Ok(Self { place: Arc::new(place), session: session.clone().unbind(), length })
     }
@@ -109,7 +143,7 @@ impl ArenaBuffer {
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
-        let address = this.place.enter().or_raise(py)?.address;
+        let address = this.place.address().or_raise(py)?;
         let length = ffi::Py_ssize_t::try_from(this.length)?;
         let bytes = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: Python passes a structure that this call fills. The memory has `length` bytes, which stay mapped while

@@ -133,9 +133,8 @@ impl Core {
         let mut completion = self.attached.operations.take()?;
         if !self.borrowed.is_empty()
             && let Some(place) = self.borrowed.remove(&completion.tag)
-            && let Some(buffer) = completion.buffer.take()
         {
-            place.give_back(buffer);
+            place.give_back(completion.buffer.take());
         }
         Some(completion)
     }
@@ -159,12 +158,17 @@ impl Core {
 
     /// Returns the submitted operations that have ended.
     pub(crate) fn landed(&mut self) -> Vec<(u64, Wanted, Completion)> {
+        self.take_in();
+        std::mem::take(&mut self.landed)
+    }
+
+    /// Takes in what has arrived, while no call waits for an operation.
+    pub(crate) fn take_in(&mut self) {
         self.attached.post();
         self.attached.poll();
         while let Some(completion) = self.next_ended() {
             self.land(completion);
         }
-        std::mem::take(&mut self.landed)
     }
 
     /// Whether [`Core::landed`] would return something without polling the session.

@@ -87,6 +87,10 @@ impl Permission {
         place: &Arc<Place>,
         right: Rights,
     ) -> PyResult<()> {
+        if place.is_under_way() {
+            // An earlier operation, whose wait a signal has ended, may have ended meanwhile.
+            core.take_in();
+        }
         let held = self.held.enter().or_raise(py)?;
         let tag = core.tags(1).start;
         core.add_in_place(tag, place, right, (&held, offset)).or_raise(py)?;

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +120,88 @@ def test_a_buffer_under_way_is_refused_to_others_until_its_operation_has_ended(s
     assert permission.read_bytes(5) == b"hello"
 
 
+NODE = """
+import sys, portcullis_memory
+with portcullis_memory.Node(memory="16MiB", socket=sys.argv[1]):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_an_operation_that_a_signal_has_interrupted_gives_its_buffer_back_when_it_ends(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [sys.executable, "-c", NODE, tmp_path / "socket"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+        try:
+            assert node.stdout is not None and node.stdout.readline() == b"ready\n"
+            with portcullis_memory.connect(f"shm:{tmp_path}/socket") as session:
+                permission = session.allocate(8, lifetime=10)
+                permission.write(b"interest")
+                buffer = session.buffer(8)
+                node.send_signal(signal.SIGSTOP)
+                timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+                with pytest.raises(KeyboardInterrupt):
+                    permission.read_into(buffer)
+                timer.join()
+                with pytest.raises(portcullis_memory.CallerError) as under_way:
+                    permission.write(buffer)
+                assert under_way.value.name == "under-way"
+                node.send_signal(signal.SIGCONT)
+                permission.read_bytes(8)
+                permission.read_into(buffer)
+                assert bytes(buffer) == b"interest"
+        finally:
+            node.send_signal(signal.SIGCONT)
+            node.communicate()
+            signal.signal(signal.SIGINT, before)
+
+
+def test_an_operation_that_has_timed_out_closes_its_buffer(tmp_path):
+    command = [sys.executable, "-c", NODE, tmp_path / "socket"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as node:
+        try:
+            assert node.stdout is not None and node.stdout.readline() == b"ready\n"
+            with portcullis_memory.connect(f"shm:{tmp_path}/socket", within=0.5) as session:
+                permission = session.allocate(8, lifetime=10)
+                buffer = session.buffer(8)
+                seen = memoryview(buffer)
+                node.send_signal(signal.SIGSTOP)
+                with pytest.raises(portcullis_memory.NodeError) as late:
+                    permission.read_into(buffer)
+                assert late.value.name == "timed-out"
+                for act in (permission.read_into, permission.write, memoryview):
+                    with pytest.raises(portcullis_memory.CallerError) as lost:
+                        act(buffer)
+                    assert lost.value.name == "closed"
+                assert len(bytes(seen)) == 8, "the memory stays mapped"
+                node.send_signal(signal.SIGCONT)
+                another = session.buffer(8)
+                permission.read_into(another)
+        finally:
+            node.send_signal(signal.SIGCONT)
+            node.communicate()
+
+
+def test_a_library_that_wants_to_write_gets_the_buffer_as_it_is(session, permission):
+    # torch.frombuffer requests a buffer that can be written first, as numpy does, and warns if it gets none.
+    numpy = pytest.importorskip("numpy")
+    for source in (session.buffer(8), permission.read(8, writable=True)):
+        assert numpy.frombuffer(source, numpy.uint8).flags.writeable
+    assert not numpy.frombuffer(permission.read(8), numpy.uint8).flags.writeable
+
+
+def test_the_example_for_gpus_says_that_torch_is_missing(tmp_path):
+    # A module that cannot be imported stands for torch, whether torch is here or not.
+    (tmp_path / "torch.py").write_text("raise ImportError('not in this test')")
+    example = Path(__file__).parents[1] / "benchmarks/gpu.py"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, example]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert ended.returncode == 77
+    assert "not in this test" in ended.stderr and "pip install torch" in ended.stderr
+
+
 def test_a_buffer_of_another_session_is_copied(node, session, permission):
     with node.connect() as other:
         buffer = other.buffer(5)
@@ -152,6 +236,7 @@ def test_asyncio_moves_buffers_of_the_arena(session, permission):
         assert asyncio.run(move(length)) == b"z" * length
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_of_fork_gets_no_buffer_and_ends_no_registration(node, fake):
     library = fake()
     with node.connect(cuda=library) as session:
