@@ -1,5 +1,6 @@
 //! The number of the software NIC's copy units.
 
+use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
 use std::str::FromStr;
 use std::thread::available_parallelism;
@@ -51,6 +52,12 @@ impl fmt::Display for CopyUnitCount {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no number of copy units: give `auto`, or a number from 0 to {UNITS_MAX}")]
 pub struct NoCopyUnitCount(String);
+
+impl Coded for NoCopyUnitCount {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Configuration
+    }
+}
 
 impl FromStr for CopyUnitCount {
     type Err = NoCopyUnitCount;

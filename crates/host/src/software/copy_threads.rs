@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The longest sleep of a thread: it bounds the cost of a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
-/// What a unit's thread and the NIC's thread share.
+/// The state that a unit's thread and the NIC's thread share.
 #[derive(Debug, Default)]
 struct Unit {
     pieces: Arc<Pieces<Mapping>>,

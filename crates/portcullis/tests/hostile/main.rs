@@ -12,6 +12,7 @@ mod child;
 mod death;
 mod honest;
 mod keys;
+mod late_writer;
 mod memory;
 mod messages;
 mod operator;

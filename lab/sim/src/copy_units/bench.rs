@@ -84,7 +84,7 @@ pub(super) struct Bench {
     next_id: u64,
     /// The pattern that is written next.
     pattern: u8,
-    /// What went wrong in the handling of a completion.
+    /// The fault that the handling of a completion has found.
     wrong: Option<String>,
 }
 
