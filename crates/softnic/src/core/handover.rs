@@ -10,9 +10,9 @@ use super::loopback::StepResult;
 use super::objects::Core;
 use super::queue_pair::{Current, Held, QueuePair};
 use super::schedule::REQUEST_WORK;
-use super::verbs::{Exchange, Progress, Responder, Verb};
+use super::verbs::{Exchange, Progress, Verb};
 use portcullis_memory::Bytes;
-use portcullis_nic::{ChainRole, QpId};
+use portcullis_nic::{ChainRole, LocalSpan, QpId, Status};
 use std::sync::Arc;
 
 /// The exchange of a transfer that is handed over: it only notes the responder's memory.
@@ -65,6 +65,13 @@ impl<M: Bytes> Core<M> {
     /// Notes which pieces have been moved.
     #[inline]
     pub(super) fn reap_pieces(&mut self) {
+        if self.copy_units.is_some() {
+            self.reap_pieces_of_units();
+        }
+    }
+
+    #[inline(never)]
+    fn reap_pieces_of_units(&mut self) {
         let Some(units) = &mut self.copy_units else { return };
         let mut moved = std::mem::take(&mut units.moved);
         units.reap(&mut moved);
@@ -78,6 +85,7 @@ impl<M: Bytes> Core<M> {
     }
 
     /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.
+    #[cold]
     pub(super) fn settle(&mut self) {
         if let Some(units) = &self.copy_units {
             units.settle();
@@ -92,29 +100,49 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Whether a transfer of this length is handed over to copy units.
-    #[inline]
-    pub(super) fn is_handed_over(&self, pair: &QueuePair<M>, verb: Verb, length: u32) -> bool {
-        let Some(units) = &self.copy_units else { return false };
-        length >= units.sizes.transfer_min
-            && matches!(verb, Verb::Read { .. } | Verb::Write { .. })
-            && pair.role == ChainRole::default()
-    }
-
-    /// Takes a transfer one step further: posts as many pieces as the queue pair may have under way.
-    pub(super) fn hand_over(
+    /// Takes one step of a request on a NIC with copy units. `None`: the units have no part in it.
+    #[inline(never)]
+    pub(super) fn step_with_units(
         &mut self,
         id: QpId,
         pair: &mut QueuePair<M>,
         current: &mut Current,
-        (responder, verb, here, length): (&Responder, Verb, Target, u32),
+        work: &mut u32,
+    ) -> Option<StepResult> {
+        // Only the ends of accesses are executed behind a request whose completion is held.
+        if !pair.held.is_empty() && !current.ends_access() {
+            return Some(StepResult::Moving);
+        }
+        let (verb, local) = current.transfer()?;
+        let is_long = local.length >= self.copy_units.as_ref()?.sizes.transfer_min;
+        let is_handed_over = is_long
+            && matches!(verb, Verb::Read { .. } | Verb::Write { .. })
+            && pair.role == ChainRole::default();
+        is_handed_over.then(|| self.hand_over(id, pair, current, (verb, local), work))
+    }
+
+    /// Takes a transfer one step further: posts as many pieces as the queue pair may have under way.
+    fn hand_over(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &mut Current,
+        (verb, local): (Verb, LocalSpan),
         work: &mut u32,
     ) -> StepResult {
+        let length = local.length;
         if current.done == length {
             return if pair.moving == 0 { StepResult::Done } else { StepResult::Moving };
         }
+        let here = match self.requester_end(pair.pd, verb, local) {
+            Ok(here) => here,
+            Err(status) => return StepResult::Local(status),
+        };
+        let Some(responder) = self.responder(id, pair) else {
+            return StepResult::Local(Status::RetryExceededError);
+        };
         let mut noted = Noted::default();
-        let there = match self.execute(responder, verb, &mut noted) {
+        let there = match self.execute(&responder, verb, &mut noted) {
             Ok(_) => noted.there.expect("a transfer of bytes names memory"),
             Err(status) => return StepResult::Refused(status),
         };
@@ -141,7 +169,13 @@ impl<M: Bytes> Core<M> {
 
     /// Holds the completion of a request that has ended accesses, if bytes of such accesses may still move. Returns
     /// whether it is held.
+    #[inline]
     pub(super) fn hold(&mut self, pair: &mut QueuePair<M>, current: &Current, ended_access: bool) -> bool {
+        self.copy_units.is_some() && self.hold_for_units(pair, current, ended_access)
+    }
+
+    #[inline(never)]
+    fn hold_for_units(&mut self, pair: &mut QueuePair<M>, current: &Current, ended_access: bool) -> bool {
         let mark = self.copy_units.as_ref().and_then(CopyUnits::mark);
         let until = match (mark, pair.held.back()) {
             (Some(mark), _) if ended_access => mark,
@@ -154,6 +188,7 @@ impl<M: Bytes> Core<M> {
     }
 
     /// Completes the held requests whose wait is over, as far as there is room for their completions.
+    #[inline(never)]
     pub(super) fn release_held(&mut self, pair: &mut QueuePair<M>) {
         while let Some(&Held { request, retired, until }) = pair.held.front() {
             let has_passed = self.copy_units.as_ref().is_none_or(|units| units.has_passed(until));

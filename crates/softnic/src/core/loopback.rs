@@ -199,9 +199,10 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
         now: Moment,
     ) -> StepResult {
-        // Only the ends of accesses are executed behind a request whose completion is held.
-        if !pair.held.is_empty() && !current.ends_access() {
-            return StepResult::Moving;
+        if self.copy_units.is_some()
+            && let Some(result) = self.step_with_units(id, pair, current, work)
+        {
+            return result;
         }
         let Some((verb, local)) = current.transfer() else {
             return self.step_here(id, pair, current);
@@ -213,9 +214,6 @@ impl<M: Bytes> Core<M> {
         let Some(responder) = self.responder(id, pair) else {
             return StepResult::Local(Status::RetryExceededError);
         };
-        if self.is_handed_over(pair, verb, local.length) {
-            return self.hand_over(id, pair, current, (&responder, verb, here, local.length), work);
-        }
         let mut copying = Copying { here, done: &mut current.done, work };
         match self.execute(&responder, verb, &mut copying) {
             Ok(Progress::Done) => StepResult::Done,
@@ -245,7 +243,7 @@ impl<M: Bytes> Core<M> {
     }
 
     /// Returns the responder of a request, if its peer serves.
-    fn responder(&self, own: QpId, pair: &QueuePair<M>) -> Option<Responder> {
+    pub(super) fn responder(&self, own: QpId, pair: &QueuePair<M>) -> Option<Responder> {
         let id = pair.peer?;
         let peer = if id == own { pair } else { self.qps.get(id.0)? };
         let serves = matches!(peer.state, QpState::ReadyToReceive | QpState::ReadyToSend);
