@@ -18,6 +18,8 @@ const UNITS: usize = 2;
 const PIECE: u32 = 64;
 const TRANSFER_MIN: u32 = 65;
 const SIZES: PieceSizes = PieceSizes { transfer_min: TRANSFER_MIN, piece_max: PIECE };
+/// The depth of each queue.
+const DEPTH: u32 = 64;
 /// Bytes of each of the two memories: the node's and the client's.
 const BYTES: u64 = 64 << 10;
 
@@ -68,7 +70,8 @@ impl Rig {
         let node_region = nic.register_region(pd, &node_memory, 0..BYTES, base, rights).expect("a region");
         let client_region =
             nic.register_region(pd, &client_memory, 0..BYTES, base, Access::LOCAL_WRITE).expect("a region");
-        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 64, receive_depth: 64 };
+        let attributes =
+            QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: DEPTH };
         let [client, node] = [(); 2].map(|()| nic.create_qp(pd, attributes).expect("a queue pair"));
         for (one, other) in [(client, node), (node, client)] {
             let peer = nic.qp_address(other).expect("an address");
@@ -271,6 +274,19 @@ fn an_invalidation_does_not_wait_for_pieces_posted_after_it() {
     assert_eq!(completions, [(5, Status::Success), (6, Status::Success)]);
     assert!(rig.queues.iter().any(|queue| queue.is_waiting()));
     assert_eq!(rig.finish(), [(3, Status::Success)]);
+}
+
+#[test]
+fn a_held_completion_frees_its_place_in_the_queue() {
+    let mut rig = Rig::new();
+    rig.write(1, 0, 256);
+    assert_eq!(rig.turn(), []);
+    rig.invalidate(2);
+    assert_eq!(rig.turn(), [], "it is held");
+    assert_eq!(rig.finish().len(), 2);
+    let request =
+        WorkRequest { id: 3, signalled: true, operation: Operation::LocalInvalidate { rkey: rig.key } };
+    assert_eq!(rig.nic.post_send(rig.node, &vec![request; DEPTH as usize]), Ok(DEPTH as usize));
 }
 
 #[test]

@@ -183,7 +183,9 @@ impl<M: Bytes> Core<M> {
             (_, Some(last)) => last.until,
             _ => return false,
         };
-        pair.held.push_back(Held { request: *current, retired: pair.send.taken(), until });
+        // The request is taken off its queue right after this.
+        let retired = pair.send.taken() + 1;
+        pair.held.push_back(Held { request: *current, retired, until });
         true
     }
 
