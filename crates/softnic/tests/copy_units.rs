@@ -99,6 +99,18 @@ impl Rig {
         rig
     }
 
+    /// Makes one more queue pair of a client, with completions in `cq`, and an end of the node for it.
+    fn another_client(&mut self, cq: CqId) -> QpId {
+        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 4, receive_depth: 4 };
+        let [client, node] = [(); 2].map(|()| self.nic.create_qp(self.pd, attributes).expect("a queue pair"));
+        for (one, other) in [(client, node), (node, client)] {
+            let peer = self.nic.qp_address(other).expect("an address");
+            connect_qp(&mut self.nic, one, peer).expect("each step");
+            self.nic.modify_qp(one, QpChange::Access { access: Access::REMOTE }).expect("all rights");
+        }
+        client
+    }
+
     fn post(&mut self, qp: QpId, id: u64, operation: Operation) {
         let request = WorkRequest { id, signalled: true, operation };
         assert_eq!(self.nic.post_send(qp, &[request]), Ok(1));
@@ -287,6 +299,43 @@ fn a_held_completion_frees_its_place_in_the_queue() {
     let request =
         WorkRequest { id: 3, signalled: true, operation: Operation::LocalInvalidate { rkey: rig.key } };
     assert_eq!(rig.nic.post_send(rig.node, &vec![request; DEPTH as usize]), Ok(DEPTH as usize));
+}
+
+#[test]
+fn clients_share_the_units_however_many_queue_pairs_each_uses() {
+    /// Long enough to last until the other client's transfer has ended.
+    const STREAM: u32 = 48 << 10;
+    const TRANSFER: u32 = 64 * PIECE;
+    let mut rig = Rig::new();
+    // A key that works on every queue pair.
+    let rights = Access::LOCAL_WRITE | Access::REMOTE;
+    let region = rig.nic.register_region(rig.pd, &rig.node_memory, 0..BYTES, RemoteAddress(0), rights);
+    rig.key = region.expect("a region").rkey;
+    let first = rig.client;
+    // Three queue pairs of one client, and one of another.
+    let streams = [first, rig.another_client(rig.cq), rig.another_client(rig.cq)];
+    let others_cq = rig.nic.create_cq(16).expect("a queue");
+    let other = rig.another_client(others_cq);
+    for (id, stream) in (1..).zip(streams) {
+        rig.client = stream;
+        rig.write(id, 0, STREAM);
+    }
+    assert_eq!(rig.turn(), []);
+    rig.client = other;
+    rig.write(9, 0, TRANSFER);
+    let mut ended: Vec<Completion> = Vec::new();
+    let mut rounds = 0;
+    while ended.is_empty() {
+        rounds += 1;
+        let _ = rig.turn();
+        for unit in 0..UNITS {
+            let _ = rig.move_one(unit);
+        }
+        rig.nic.poll(others_cq, 16, &mut ended).expect("the queue");
+    }
+    // With half of the moves, the transfer takes as many rounds as it has pieces; with a quarter, twice as many.
+    let pieces = (TRANSFER / PIECE) as usize;
+    assert!(rounds <= pieces * 3 / 2, "{rounds} rounds for {pieces} pieces");
 }
 
 #[test]

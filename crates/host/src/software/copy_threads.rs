@@ -128,6 +128,7 @@ impl UnitRunner for Bells {
     #[inline]
     fn wake(&self, unit: usize) {
         let (unit, thread) = &self.units[unit];
+        assert!(!unit.has_ended.load(Ordering::Relaxed), "a copy unit has ended, and its pieces never move");
         fence(Ordering::SeqCst);
         if unit.sleeps.load(Ordering::Relaxed) {
             thread.unpark();

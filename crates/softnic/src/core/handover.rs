@@ -77,11 +77,12 @@ impl<M: Bytes> Core<M> {
         units.reap(&mut moved);
         for queue_pair in moved.drain(..) {
             let pair = self.qps.get_mut(queue_pair.0);
-            pair.expect("a queue pair outlives its pieces, and is not lent while they move").moving -= 1;
+            let pair = pair.expect("a queue pair outlives its pieces, and is not lent while they move");
+            pair.moving -= 1;
+            let client = self.cqs.get_mut(pair.send_cq).expect("a queue pair has its completion queues");
+            client.moving -= 1;
         }
-        if let Some(units) = &mut self.copy_units {
-            units.moved = moved;
-        }
+        units.moved = moved;
     }
 
     /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.
@@ -121,7 +122,7 @@ impl<M: Bytes> Core<M> {
         is_handed_over.then(|| self.hand_over(id, pair, current, (verb, local), work))
     }
 
-    /// Takes a transfer one step further: posts as many pieces as the queue pair may have under way.
+    /// Takes a transfer one step further: posts as many pieces as its client may have under way.
     fn hand_over(
         &mut self,
         id: QpId,
@@ -146,10 +147,11 @@ impl<M: Bytes> Core<M> {
             Ok(_) => noted.there.expect("a transfer of bytes names memory"),
             Err(status) => return StepResult::Refused(status),
         };
-        let sharers = self.schedule.busy();
         let Some(units) = &mut self.copy_units else { unreachable!("there are copy units") };
-        let share = units.share(sharers);
-        while current.done < length && pair.moving < share && *work > 0 {
+        let Some(client) = self.cqs.get_mut(pair.send_cq) else { unreachable!("it has room") };
+        // All queue pairs of a client have their pieces from one share.
+        let share = units.share(self.schedule.turns(), &mut client.handed_over_in);
+        while current.done < length && client.moving < share && *work > 0 {
             let part = (length - current.done).min(units.sizes.piece_max);
             let at = |end: Target| (self.memories[end.memory].clone(), end.offset + u64::from(current.done));
             let piece = || {
@@ -160,7 +162,7 @@ impl<M: Bytes> Core<M> {
             if !units.post(id, part.into(), piece) {
                 break;
             }
-            pair.moving += 1;
+            (client.moving, pair.moving) = (client.moving + 1, pair.moving + 1);
             current.done += part;
             *work = work.saturating_sub(REQUEST_WORK);
         }

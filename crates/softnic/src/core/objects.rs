@@ -80,6 +80,10 @@ pub(super) struct CompletionQueue<M> {
     /// The bytes that this queue's client may still move in `round`, the round in which it was last served.
     pub work_left: u32,
     pub round: u64,
+    /// Number of pieces of this queue's client that copy units have not moved yet.
+    pub moving: u32,
+    /// The turn in which this queue's client last had pieces for copy units.
+    pub handed_over_in: u64,
 }
 
 /// The two kinds of completion queue.
@@ -290,8 +294,11 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// The window is unknown.
     pub fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
+        let is_bound = self.keys.is_bound(window);
         let pd = self.keys.deallocate(window)?;
-        self.settle();
+        if is_bound {
+            self.settle();
+        }
         self.leave_domain(pd);
         Ok(())
     }
@@ -313,7 +320,15 @@ impl<M: Bytes> Core<M> {
     }
 
     fn add_cq(&mut self, kind: CqKind<M>) -> Result<u32, VerbsError> {
-        let queue = CompletionQueue { kind, users: 0, touched: false, work_left: 0, round: 0 };
+        let queue = CompletionQueue {
+            kind,
+            users: 0,
+            touched: false,
+            work_left: 0,
+            round: 0,
+            moving: 0,
+            handed_over_in: 0,
+        };
         self.cqs.try_insert(queue).map_err(|_| exhausted("completion queues", COMPLETION_QUEUES_MAX))
     }
 
@@ -434,7 +449,9 @@ impl<M: Bytes> Core<M> {
         if self.keys.bound_to(qp) {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 memory window" });
         }
-        self.settle();
+        if self.qp(qp)?.state != QpState::Reset {
+            self.settle();
+        }
         let Some(gone) = self.qps.remove(qp.0) else { return Ok(()) };
         for cq in [gone.send_cq, gone.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
@@ -492,9 +509,15 @@ impl<M: Bytes> Core<M> {
         {
             return Err(VerbsError::Invalid("a queue pair that is privileged for chains is its own peer"));
         }
+        let ends_accesses = match change {
+            QpChange::Reset => pair.state != QpState::Reset,
+            QpChange::Error => true,
+            QpChange::Access { access } => !access.contains(pair.access),
+            _ => false,
+        };
         // A queue pair that is its own peer needs no network.
         pair.modify(change, networked && !pair.role.privileged)?;
-        if matches!(change, QpChange::Reset | QpChange::Error | QpChange::Access { .. }) {
+        if ends_accesses {
             self.settle();
         }
         if matches!(change, QpChange::Error | QpChange::ReadyToSend { .. }) {

@@ -108,9 +108,9 @@ impl Schedule {
         self.work_left = self.work_left.saturating_sub(work.into());
     }
 
-    /// Number of queue pairs that were busy lately.
-    pub fn busy(&self) -> usize {
-        self.sharers
+    /// Number of turns so far.
+    pub fn turns(&self) -> u64 {
+        self.turns
     }
 
     fn begin_turn(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! The NIC checks a transfer and hands it over in pieces ([`Pieces`]). Each piece is posted right after a check of its key.
 //! A transfer completes when all its pieces have been moved. An operation that ends accesses, such as the invalidation of
-//! a window, takes effect at once, and completes when each unit has passed its quiescent point ([`Mark`]): no piece that
+//! a window, takes effect at once, and completes when each unit has passed its quiescent point (`Mark`): no piece that
 //! was posted before the operation still moves (Patronus §5.4 promises that no access follows a confirmed withdrawal).
 //!
 //! Nothing here copies, sleeps or knows threads: the owner of the NIC provides the units ([`UnitRunner`]), and calls
@@ -94,6 +94,11 @@ pub(super) struct CopyUnits<M> {
     posted: u64,
     /// The unit that gets the next piece, if it has room.
     next: usize,
+    /// The turn in which pieces were last posted, and the clients that have posted some so far, or wanted to.
+    turn: u64,
+    clients_so_far: u32,
+    /// Number of such clients in the turn before.
+    clients: u32,
     /// Buffer for the queue pairs of moved pieces, kept from turn to turn.
     pub moved: Vec<QpId>,
 }
@@ -109,6 +114,7 @@ impl<M> Clone for CopyUnits<M> {
 impl<M: Bytes> CopyUnits<M> {
     pub fn new(queues: Vec<Arc<Pieces<M>>>, runner: Arc<dyn UnitRunner>, sizes: PieceSizes) -> Self {
         assert!(!queues.is_empty() && sizes.piece_max > 0, "a NIC without units has no `CopyUnits`");
+        assert!(!queues.iter().any(|queue| queue.is_waiting()), "the queues are those of another NIC");
         let unit = |pieces: Arc<Pieces<M>>| Unit {
             reaped: pieces.finished(),
             pieces,
@@ -121,14 +127,26 @@ impl<M: Bytes> CopyUnits<M> {
             sizes,
             posted: 0,
             next: 0,
+            turn: 0,
+            clients_so_far: 0,
+            clients: 0,
             moved: Vec::new(),
         }
     }
 
-    /// Number of pieces that one queue pair may have under way, if `sharers` queue pairs are busy.
-    pub fn share(&self, sharers: usize) -> u32 {
-        let share = (self.units.len() * PIECES_MAX).div_ceil(sharers.max(1));
-        u32::try_from(share).unwrap_or(u32::MAX)
+    /// Notes that a client has pieces to post in this turn. `last` is the turn in which the client last had some. Returns
+    /// the number of pieces that the client may have under way: its part of all places, of which each client that has
+    /// pieces to post gets the same.
+    pub fn share(&mut self, turn: u64, last: &mut u64) -> u32 {
+        if self.turn != turn {
+            (self.turn, self.clients, self.clients_so_far) = (turn, self.clients_so_far, 0);
+        }
+        if *last != turn {
+            *last = turn;
+            self.clients_so_far += 1;
+        }
+        let places = u32::try_from(self.units.len() * PIECES_MAX).unwrap_or(u32::MAX);
+        places.div_ceil(self.clients.max(self.clients_so_far))
     }
 
     /// The work of each unit so far.
