@@ -20,7 +20,7 @@ PLANTED = portcullis-sim/planted,portcullis-structures/planted,portcullis-direct
 SIMULATOR = test --workspace --features portcullis-sim/planted --test simulator --locked --no-fail-fast
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
-	@echo 'make test   whether the product keeps its promises (18 minutes with the build on two processors, and 5 GB)'
+	@echo 'make test   whether the product keeps its promises (13 minutes with the build on two processors, and 5 GB)'
 	@echo 'make test-all  everything else: all seeds, bindings, documents, fuzzing, Soft-RoCE (forty minutes after make test)'
 	@echo 'make lmcache  the adapter under the real LMCache, in an environment of its own of 6 GB'
 	@echo 'make verbs  the part of test-all that needs an RDMA device, in a virtual machine with Soft-RoCE'

@@ -29,7 +29,7 @@ use portcullis_structures::queue::ClaimId;
 use pyo3::prelude::*;
 
 /// The native part of the package `portcullis_memory`. Programs import the package.
-#[pymodule]
+#[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::require_main(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -6,7 +6,6 @@ use portcullis_nic::Memory;
 use portcullis_softnic::core::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Zeroed words that several ends share, accessed as a `Mapping` is. It must be made inside the model.
 #[derive(Clone, Debug)]
