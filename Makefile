@@ -41,6 +41,8 @@ test: setup lint tests
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@# All targets but those that are only built by name.
+	$(CARGO) clippy --workspace --test structures --test model_check --locked -- -D warnings
 	scripts/tidy
 	scripts/arrows
 

@@ -3,6 +3,7 @@
 use crate::failure::OrRaise;
 use crate::session::Session;
 use crate::transfers::length_of;
+use portcullis::Withheld;
 use portcullis_foreign::{Arena, ArenaBuffer as Buffer, Entered, ExclusiveCell, Misuse};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -57,8 +58,9 @@ struct Held {
 enum State {
     /// The program.
     Idle(Buffer),
-    /// An operation under way.
-    UnderWay,
+    /// An operation under way. If the operation loses the buffer, no later buffer gets its bytes: Python objects may still
+    /// point to them.
+    UnderWay(Withheld),
     /// An operation that was given up: the node may still read or write the bytes.
     Lost,
 }
@@ -75,19 +77,22 @@ impl Place {
 
     /// Whether an operation has the buffer.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.enter().is_ok_and(|held| matches!(held.state, State::UnderWay))
+        self.enter().is_ok_and(|held| matches!(held.state, State::UnderWay(_)))
     }
 
     /// Takes the buffer, for an operation. [`Place::give_back`] ends this.
     pub(crate) fn borrow(&self) -> Result<Buffer, Misuse> {
         let mut held = self.enter()?;
-        match std::mem::replace(&mut held.state, State::UnderWay) {
-            State::Idle(buffer) => Ok(buffer),
-            State::UnderWay => Err(Misuse::UnderWay),
-            State::Lost => {
-                held.state = State::Lost;
-                Err(LOST)
+        match std::mem::replace(&mut held.state, State::Lost) {
+            State::Idle(mut buffer) => {
+                held.state = State::UnderWay(buffer.withhold());
+                Ok(buffer)
             }
+            under_way @ State::UnderWay(_) => {
+                held.state = under_way;
+                Err(Misuse::UnderWay)
+            }
+            State::Lost => Err(LOST),
         }
     }
 
@@ -95,7 +100,13 @@ impl Place {
     pub(crate) fn give_back(&self, buffer: Option<Buffer>) {
         // The cell is closed to a child of `fork` only, which has no operations.
         if let Ok(mut held) = self.enter() {
-            held.state = buffer.map_or(State::Lost, State::Idle);
+            held.state = match (buffer, &held.state) {
+                (Some(mut buffer), &State::UnderWay(before)) => {
+                    buffer.stop_withholding(before);
+                    State::Idle(buffer)
+                }
+                _ => State::Lost,
+            };
         }
     }
 

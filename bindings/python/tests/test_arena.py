@@ -178,6 +178,11 @@ def test_an_operation_that_has_timed_out_closes_its_buffer(tmp_path):
                 node.send_signal(signal.SIGCONT)
                 another = session.buffer(8)
                 permission.read_into(another)
+                # The operation has ended by now. No later buffer gets the bytes that `seen` still points to.
+                before = bytes(seen)
+                for taken in [session.buffer(8) for _ in range(1000)]:
+                    memoryview(taken)[:] = b"\xff" * 8
+                assert bytes(seen) == before
         finally:
             node.send_signal(signal.SIGCONT)
             node.communicate()

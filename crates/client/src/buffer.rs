@@ -15,6 +15,9 @@ const LINE_BYTES: usize = 64;
 /// Number of block sizes: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
 const CLASSES: usize = 28;
 
+/// The class of blocks that are given to no later buffer: see [`Buffer::withhold`].
+const WITHHELD: u32 = 28;
+
 /// Bits of [`Place`] that hold the length, and bits that hold the class.
 const LENGTH_BITS: u32 = 32;
 const CLASS_BITS: u32 = 5;
@@ -22,7 +25,7 @@ const CLASS_BITS: u32 = 5;
 /// The most bytes of an arena that buffers can use; the rest is not used.
 pub const BUFFERS_BYTES_MAX: u64 = BLOCK_MIN << (u64::BITS - LENGTH_BITS - CLASS_BITS);
 
-const _: () = assert!(CLASSES <= 1 << CLASS_BITS);
+const _: () = assert!(CLASSES == WITHHELD as usize && CLASSES < 1 << CLASS_BITS);
 
 /// Offset of a buffer's block, the size class of the block, and the buffer's length, in one word. So a buffer is two
 /// words, which travel in registers. With three words, moving it in and out of slots was half of an operation's cost.
@@ -48,6 +51,10 @@ impl Place {
         (self.0 >> (LENGTH_BITS + CLASS_BITS)) * BLOCK_MIN
     }
 
+    fn with_class(self, class: u32) -> Self {
+        Self::new(self.block(), class, self.length())
+    }
+
     fn with_length(self, length: u32) -> Self {
         Self(self.0 >> LENGTH_BITS << LENGTH_BITS | u64::from(length))
     }
@@ -62,6 +69,8 @@ pub(crate) struct Blocks<M> {
     /// Bytes at the beginning of the memory that an attach adds to the requested arena.
     added: u64,
     free: Mutex<[Vec<u64>; CLASSES]>,
+    /// Blocks that are given to no later buffer.
+    withheld: Mutex<Vec<u64>>,
 }
 
 impl<M: Memory> Blocks<M> {
@@ -81,7 +90,7 @@ impl<M: Memory> Blocks<M> {
                 left -= block_bytes(class);
             }
         }
-        Self { memory, key, base, added, free: Mutex::new(free) }
+        Self { memory, key, base, added, free: Mutex::new(free), withheld: Mutex::default() }
     }
 
     pub(crate) fn buffer(self: &Arc<Self>, length: u32) -> Result<Buffer<M>, Error> {
@@ -109,7 +118,10 @@ impl<M: Memory> Blocks<M> {
 
     fn give_back(&self, place: Place) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free[place.class()].push(place.block());
+        match free.get_mut(place.class()) {
+            Some(blocks) => blocks.push(place.block()),
+            None => self.withheld.lock().unwrap_or_else(PoisonError::into_inner).push(place.block()),
+        }
     }
 }
 
@@ -157,7 +169,28 @@ pub struct Buffer<M: Memory> {
     place: Place,
 }
 
+/// The state of a buffer before [`Buffer::withhold`].
+#[derive(Clone, Copy, Debug)]
+pub struct Withheld {
+    class: u32,
+}
+
 impl<M: Memory> Buffer<M> {
+    /// Keeps the bytes from all later buffers, also after this one is dropped: for bytes that others reach by their
+    /// address, while an operation has the buffer and may lose it. [`Buffer::stop_withholding`] ends this. Meanwhile the
+    /// capacity is the length.
+    pub fn withhold(&mut self) -> Withheld {
+        let class = u32::try_from(self.place.class()).unwrap_or(WITHHELD);
+        self.place = self.place.with_class(WITHHELD);
+        Withheld { class }
+    }
+
+    /// Lets later buffers have the bytes again once this one is dropped. `before` is what [`Buffer::withhold`] of this
+    /// buffer has returned.
+    pub fn stop_withholding(&mut self, before: Withheld) {
+        self.place = self.place.with_class(before.class);
+    }
+
     /// Returns the number of bytes that an operation on this buffer moves.
     #[must_use]
     pub fn len(&self) -> u32 {
@@ -173,7 +206,8 @@ impl<M: Memory> Buffer<M> {
     /// Returns the greatest length to which [`Buffer::resize`] can set the buffer, in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        block_bytes(self.place.class())
+        let class = self.place.class();
+        if class == WITHHELD as usize { self.len().into() } else { block_bytes(class) }
     }
 
     /// Changes the length within the capacity. Added bytes hold whatever they held before.

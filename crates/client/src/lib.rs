@@ -37,7 +37,7 @@ mod small_objects;
 
 pub use ask::{Access, Ask, Begun, ControlRequest, NotBegun, Until};
 pub use batch::{Batch, NotAdded};
-pub use buffer::{BUFFERS_BYTES_MAX, Buffer};
+pub use buffer::{BUFFERS_BYTES_MAX, Buffer, Withheld};
 pub use calls::{Answer, Call};
 pub use client::Client;
 pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};

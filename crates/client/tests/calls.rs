@@ -368,3 +368,22 @@ fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
     }
     assert_eq!(batch.post(), 3);
 }
+
+#[test]
+fn no_later_buffer_gets_the_bytes_of_one_that_was_dropped_while_it_was_withheld() {
+    let (client, ..) = client(None);
+    let count = || std::iter::from_fn(|| client.buffer(64).ok()).collect::<Vec<_>>().len();
+    let all = count();
+    let mut buffer = client.buffer(64).unwrap();
+    let before = buffer.withhold();
+    buffer.stop_withholding(before);
+    drop(buffer);
+    assert_eq!(count(), all);
+    let mut lost = client.buffer(64).unwrap();
+    let _ = lost.withhold();
+    assert_eq!((lost.len(), lost.capacity()), (64, 64));
+    drop(lost);
+    assert_eq!(count(), all - 1);
+    // Larger blocks are made of free ones only.
+    assert!(client.buffer(64 * u32::try_from(all).unwrap()).is_err());
+}
