@@ -50,6 +50,25 @@ impl Overlapped {
     /// Takes the accesses that have ended and posts as many again. Adds the times of the batches that have ended to
     /// `samples`. Returns the number of accesses that have ended.
     pub fn turn(&mut self, accesses: &mut impl Accesses, samples: &mut Samples) -> Result<u64, BenchError> {
+        let ended = self.take_ended(accesses, samples)?;
+        while self.buffers.len() >= self.batch {
+            self.post(accesses)?;
+        }
+        Ok(ended)
+    }
+
+    /// Waits until no access is in flight. Returns the number of accesses that have ended meanwhile.
+    pub fn drain(&mut self, accesses: &mut impl Accesses, samples: &mut Samples) -> Result<u64, BenchError> {
+        let mut ended = 0;
+        while self.outstanding > 0 {
+            ended += self.take_ended(accesses, samples)?;
+        }
+        self.batches.clear();
+        self.ended = 0;
+        Ok(ended)
+    }
+
+    fn take_ended(&mut self, accesses: &mut impl Accesses, samples: &mut Samples) -> Result<u64, BenchError> {
         self.session.poll();
         self.session.client().drain(&mut self.finished);
         let ended = self.finished.len();
@@ -71,9 +90,6 @@ impl Overlapped {
             if let Some(posted) = self.batches.pop_front() {
                 samples.add(posted.elapsed());
             }
-        }
-        while self.buffers.len() >= self.batch {
-            self.post(accesses)?;
         }
         Ok(ended as u64)
     }

@@ -74,6 +74,8 @@ impl Clients for Readers<'_> {
         // Smaller batches than for a rate alone: while one is refilled, the others are under way.
         let mut overlapped = Overlapped::new(session, size, outstanding, (outstanding / 4).max(1))?;
         run(&mut overlapped, &mut places, &mut Course::warm_up_for(length, WARM_UP))?;
+        // The row begins when all clients are ready, and counts no access that began before.
+        overlapped.drain(&mut places, &mut Samples::new())?;
         Ok((overlapped, places))
     }
 
@@ -82,7 +84,8 @@ impl Clients for Readers<'_> {
         (mut overlapped, mut places): Self::Ready,
         mut course: Course,
     ) -> Result<Measured, BenchError> {
-        let (done, samples) = run(&mut overlapped, &mut places, &mut course)?;
+        let (done, mut samples) = run(&mut overlapped, &mut places, &mut course)?;
+        let done = done + overlapped.drain(&mut places, &mut samples)?;
         Ok(Measured::new(done, course.elapsed(), samples))
     }
 }
