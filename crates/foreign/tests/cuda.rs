@@ -151,6 +151,8 @@ fn each_missing_part_has_an_error_that_names_the_library() {
     for (flags, expected) in [
         (&["-DWITHOUT_REGISTER"][..], "has no cuMemHostRegister_v2"),
         (&["-DREFUSED=\"cuInit\"", "-DRESULT=100"], "finds no GPU"),
+        // The stub library of CUDA's toolkit.
+        (&["-DREFUSED=\"cuInit\"", "-DRESULT=34"], "cannot be used (cuInit: "),
     ] {
         let Some(fake) = Fake::built(flags) else { return };
         let error = attached.register_with_cuda(WantedCuda::Required, &fake.library()).expect_err("refused");

@@ -35,9 +35,9 @@ pub enum WantedCuda {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The library of CUDA's driver cannot be loaded.
+    /// The library of CUDA's driver cannot be loaded, or not be used: it is a stub, or does not fit the kernel's driver.
     #[error(
-        "no CUDA driver here: {library} cannot be loaded ({why}): install NVIDIA's driver; start a container with the \
+        "no CUDA driver here: {library} cannot be used ({why}): install NVIDIA's driver; start a container with the \
          driver's libraries (docker run --gpus all); or do without CUDA (cuda=False in Python, PORTCULLIS_CUDA_NO in C)"
     )]
     NoLibrary {
@@ -122,6 +122,10 @@ impl CudaDriver {
     pub fn register(self, arena: &ArenaMemory, bytes: u64) -> Result<(), CudaError> {
         let registration = self.try_to_register(arena.address(), bytes).map_err(|refused| match refused {
             (_, NO_DEVICE) => CudaError::NoDevice { library: self.library.clone() },
+            ("cuInit", number) => CudaError::NoLibrary {
+                library: self.library.clone(),
+                why: format!("cuInit: {} ({number})", self.functions.name_of(number)),
+            },
             (call, number) => CudaError::Refused {
                 library: self.library.clone(),
                 call,
