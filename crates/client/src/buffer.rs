@@ -69,8 +69,6 @@ pub(crate) struct Blocks<M> {
     /// Bytes at the beginning of the memory that an attach adds to the requested arena.
     added: u64,
     free: Mutex<[Vec<u64>; CLASSES]>,
-    /// Blocks that are given to no later buffer.
-    withheld: Mutex<Vec<u64>>,
 }
 
 impl<M: Memory> Blocks<M> {
@@ -90,7 +88,7 @@ impl<M: Memory> Blocks<M> {
                 left -= block_bytes(class);
             }
         }
-        Self { memory, key, base, added, free: Mutex::new(free), withheld: Mutex::default() }
+        Self { memory, key, base, added, free: Mutex::new(free) }
     }
 
     pub(crate) fn buffer(self: &Arc<Self>, length: u32) -> Result<Buffer<M>, Error> {
@@ -118,9 +116,9 @@ impl<M: Memory> Blocks<M> {
 
     fn give_back(&self, place: Place) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        match free.get_mut(place.class()) {
-            Some(blocks) => blocks.push(place.block()),
-            None => self.withheld.lock().unwrap_or_else(PoisonError::into_inner).push(place.block()),
+        // A withheld block has no class here, and stays taken.
+        if let Some(blocks) = free.get_mut(place.class()) {
+            blocks.push(place.block());
         }
     }
 }

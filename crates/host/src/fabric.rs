@@ -41,7 +41,7 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Leftovers>;
 
     /// The loads of the NIC's copy units, if the host runs some for it.
-    fn copy_unit_loads(nic: &Self::Nic) -> Vec<UnitLoad> {
+    fn copy_unit_loads(nic: &mut Self::Nic) -> Vec<UnitLoad> {
         let _ = nic;
         Vec::new()
     }

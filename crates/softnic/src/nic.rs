@@ -1,7 +1,6 @@
 //! The NIC as its owner uses it: [`SoftNic`], an implementation of [`Nic`].
 
 use crate::completions::Completions;
-use crate::core::copy_units::UnitLoad;
 use crate::core::{Bytes, CompletionPoller, Core, CqRing, QpRings, ReceivePoster, Ring, SendPoster};
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
@@ -184,12 +183,6 @@ impl<M: NicMemory> SoftNic<M> {
     pub fn queue_memory(&self, qp: QpId) -> Option<(M, Range<u64>)> {
         let ring = self.queue_pairs.get(qp.0 as usize)?.as_ref()?.managed.as_ref()?;
         Some(ring.place(crate::core::WORK_REQUEST_BYTES))
-    }
-
-    /// The work of each copy unit so far, in the order of their numbers.
-    #[must_use]
-    pub fn copy_unit_loads(&self) -> Vec<UnitLoad> {
-        self.core.copy_unit_loads()
     }
 
     /// The NIC's state machine: its network and its objects.

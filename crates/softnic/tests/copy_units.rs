@@ -57,6 +57,18 @@ struct Rig {
     key: Rkey,
 }
 
+/// Makes a queue pair of a client with completions in `cq`, and an end of the node for it, with all rights.
+fn connected(nic: &mut SoftNic, pd: PdId, cq: CqId) -> [QpId; 2] {
+    let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: DEPTH };
+    let [client, node] = [(); 2].map(|()| nic.create_qp(pd, attributes).expect("a queue pair"));
+    for (one, other) in [(client, node), (node, client)] {
+        let peer = nic.qp_address(other).expect("an address");
+        connect_qp(nic, one, peer).expect("each step");
+        nic.modify_qp(one, QpChange::Access { access: Access::REMOTE }).expect("all rights");
+    }
+    [client, node]
+}
+
 impl Rig {
     fn new() -> Self {
         let queues: Queues = (0..UNITS).map(|_| Arc::default()).collect();
@@ -70,14 +82,7 @@ impl Rig {
         let node_region = nic.register_region(pd, &node_memory, 0..BYTES, base, rights).expect("a region");
         let client_region =
             nic.register_region(pd, &client_memory, 0..BYTES, base, Access::LOCAL_WRITE).expect("a region");
-        let attributes =
-            QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: DEPTH };
-        let [client, node] = [(); 2].map(|()| nic.create_qp(pd, attributes).expect("a queue pair"));
-        for (one, other) in [(client, node), (node, client)] {
-            let peer = nic.qp_address(other).expect("an address");
-            connect_qp(&mut nic, one, peer).expect("each step");
-            nic.modify_qp(one, QpChange::Access { access: Access::REMOTE }).expect("all rights");
-        }
+        let [client, node] = connected(&mut nic, pd, cq);
         let window = nic.allocate_window(pd, WindowKind::Two).expect("a window");
         let key = Rkey::new(window.rkey.index(), window.rkey.low_byte().wrapping_add(1));
         let mut rig = Self {
@@ -97,18 +102,6 @@ impl Rig {
         rig.bind(100);
         assert_eq!(rig.turn(), [(100, Status::Success)]);
         rig
-    }
-
-    /// Makes one more queue pair of a client, with completions in `cq`, and an end of the node for it.
-    fn another_client(&mut self, cq: CqId) -> QpId {
-        let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: 4, receive_depth: 4 };
-        let [client, node] = [(); 2].map(|()| self.nic.create_qp(self.pd, attributes).expect("a queue pair"));
-        for (one, other) in [(client, node), (node, client)] {
-            let peer = self.nic.qp_address(other).expect("an address");
-            connect_qp(&mut self.nic, one, peer).expect("each step");
-            self.nic.modify_qp(one, QpChange::Access { access: Access::REMOTE }).expect("all rights");
-        }
-        client
     }
 
     fn post(&mut self, qp: QpId, id: u64, operation: Operation) {
@@ -313,9 +306,10 @@ fn clients_share_the_units_however_many_queue_pairs_each_uses() {
     rig.key = region.expect("a region").rkey;
     let first = rig.client;
     // Three queue pairs of one client, and one of another.
-    let streams = [first, rig.another_client(rig.cq), rig.another_client(rig.cq)];
+    let mut another_client = |cq| connected(&mut rig.nic, rig.pd, cq)[0];
+    let streams = [first, another_client(rig.cq), another_client(rig.cq)];
     let others_cq = rig.nic.create_cq(16).expect("a queue");
-    let other = rig.another_client(others_cq);
+    let [other, _] = connected(&mut rig.nic, rig.pd, others_cq);
     for (id, stream) in (1..).zip(streams) {
         rig.client = stream;
         rig.write(id, 0, STREAM);

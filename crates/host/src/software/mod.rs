@@ -69,8 +69,8 @@ impl Fabric for Software {
         nic.destroy_port(end)
     }
 
-    fn copy_unit_loads(nic: &SoftNic) -> Vec<UnitLoad> {
-        nic.copy_unit_loads()
+    fn copy_unit_loads(nic: &mut SoftNic) -> Vec<UnitLoad> {
+        nic.core().copy_unit_loads()
     }
 }
 

@@ -72,17 +72,13 @@ impl<M: Bytes> Core<M> {
 
     #[inline(never)]
     fn reap_pieces_of_units(&mut self) {
-        let Some(units) = &mut self.copy_units else { return };
-        let mut moved = std::mem::take(&mut units.moved);
-        units.reap(&mut moved);
-        for queue_pair in moved.drain(..) {
-            let pair = self.qps.get_mut(queue_pair.0);
+        let Self { copy_units: Some(units), qps, cqs, .. } = self else { return };
+        units.reap(|queue_pair| {
+            let pair = qps.get_mut(queue_pair.0);
             let pair = pair.expect("a queue pair outlives its pieces, and is not lent while they move");
             pair.moving -= 1;
-            let client = self.cqs.get_mut(pair.send_cq).expect("a queue pair has its completion queues");
-            client.moving -= 1;
-        }
-        units.moved = moved;
+            cqs.get_mut(pair.send_cq).expect("a queue pair has its completion queues").moving -= 1;
+        });
     }
 
     /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.

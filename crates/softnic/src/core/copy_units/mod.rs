@@ -99,8 +99,6 @@ pub(super) struct CopyUnits<M> {
     clients_so_far: u32,
     /// Number of such clients in the turn before.
     clients: u32,
-    /// Buffer for the queue pairs of moved pieces, kept from turn to turn.
-    pub moved: Vec<QpId>,
 }
 
 impl<M> Clone for CopyUnits<M> {
@@ -130,7 +128,6 @@ impl<M: Bytes> CopyUnits<M> {
             turn: 0,
             clients_so_far: 0,
             clients: 0,
-            moved: Vec::new(),
         }
     }
 
@@ -175,15 +172,14 @@ impl<M: Bytes> CopyUnits<M> {
         false
     }
 
-    /// Appends the queue pair of each piece that was moved since the last call.
-    #[inline]
-    pub fn reap(&mut self, into: &mut Vec<QpId>) {
+    /// Calls `moved` with the queue pair of each piece that was moved since the last call.
+    pub fn reap(&mut self, mut moved: impl FnMut(QpId)) {
         for unit in &mut self.units {
             let finished = unit.pieces.finished();
             while unit.reaped < finished {
                 let (queue_pair, _) = unit.moving.pop_front().expect("each posted piece is noted");
                 unit.reaped += 1;
-                into.push(queue_pair);
+                moved(queue_pair);
             }
         }
     }
