@@ -18,8 +18,9 @@ const LOST: Misuse = Misuse::Closed { what: "the buffer" };
 /// Permission.read_into, Permission.write and the same operations of batches move the bytes of the whole buffer without
 /// a copy, if the permission is of the same session. A buffer of more than 256 KiB is copied over UDP and by asyncio.
 /// The program must not change the bytes while an operation uses them. An operation that ends with the error named
-/// "timed-out" closes the buffer, because the node may still access the bytes: take another one. The bytes go back to the arena when no object
-/// refers to them any more. They are whatever the arena held before, until they are written.
+/// "timed-out" closes the buffer, because the node may still access the bytes: take another one. The bytes of a buffer
+/// that is not closed go back to the arena when no object refers to them any more. They are whatever the arena held
+/// before, until they are written.
 ///
 /// >>> buffer = session.buffer(5)
 /// >>> memoryview(buffer)[:] = b"hello"
@@ -34,6 +35,8 @@ pub(crate) struct ArenaBuffer {
     place: Arc<Place>,
     session: Py<Session>,
     length: usize,
+    /// Whether one operation of the session can carry all the bytes.
+    is_moved_at_once: bool,
 }
 
 /// The memory of an [`ArenaBuffer`], which operations borrow.
@@ -122,20 +125,20 @@ impl ArenaBuffer {
     pub(crate) fn take(session: &Bound<'_, Session>, length: u64) -> PyResult<Self> {
         let py = session.py();
         let length = usize::try_from(length)?;
-        let core = session.get().enter(py)?;
+        let mut core = session.get().enter(py)?;
+        let is_moved_at_once = length_of(length) <= core.attached.operation_bytes_max();
         let open = &core.attached.session;
         let mut buffer = open.buffer(length_of(length)).or_raise(py)?;
         let address = buffer.bytes_mut().as_mut_ptr().expose_provenance();
         let held = Held { state: State::Idle(buffer), address, _arena: open.arena().clone() };
         let place = Place { cell: ExclusiveCell::new("the buffer", held), length: length_of(length) };
-        Ok(Self { place: Arc::new(place), session: session.clone().unbind(), length })
+        Ok(Self { place: Arc::new(place), session: session.clone().unbind(), length, is_moved_at_once })
     }
 
-    /// Returns the memory of an object that is a buffer of this session's arena, and that one operation can move.
-    pub(crate) fn of(object: &Bound<'_, PyAny>, session: &Py<Session>, bytes_max: u32) -> Option<Arc<Place>> {
+    /// Returns the memory of an object that is a buffer of this session's arena, if one operation can move all of it.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, session: &Py<Session>) -> Option<Arc<Place>> {
         let this = object.cast::<Self>().ok()?.get();
-        let is_moved_at_once = this.session.is(session) && this.place.length <= bytes_max;
-        is_moved_at_once.then(|| Arc::clone(&this.place))
+        (this.is_moved_at_once && this.session.is(session)).then(|| Arc::clone(&this.place))
     }
 }
 

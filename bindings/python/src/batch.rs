@@ -169,13 +169,18 @@ impl Batch {
         Self { session, steps: Mutex::new(Vec::new()) }
     }
 
-    /// Returns the memory of an object that one operation can read or write in place.
-    fn place_of(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Place>>> {
-        if !object.is_instance_of::<ArenaBuffer>() {
-            return Ok(None);
-        }
-        let bytes_max = self.session.get().enter(py)?.attached.operation_bytes_max();
-        Ok(ArenaBuffer::of(object, &self.session, bytes_max))
+    /// Adds a read or a write, by the one right that it needs, if the object is a buffer that one operation can move in
+    /// place.
+    fn push_in_place(
+        &self,
+        permission: &Py<Permission>,
+        object: &Bound<'_, PyAny>,
+        offset: u64,
+        right: Rights,
+    ) -> Option<usize> {
+        let place = ArenaBuffer::of(object, &self.session)?;
+        let permission = permission.clone_ref(object.py());
+        Some(self.push(BatchedOperation::InPlace { permission, offset, place, right }))
     }
 
     fn push(&self, step: BatchedOperation) -> usize {
@@ -198,14 +203,12 @@ impl Batch {
     )]
     fn read_into(
         &self,
-        py: Python<'_>,
         permission: Py<Permission>,
         buffer: &Bound<'_, PyAny>,
         offset: Size,
     ) -> PyResult<usize> {
-        if let Some(place) = self.place_of(py, buffer)? {
-            let (offset, right) = (offset.0, Rights::READ);
-            return Ok(self.push(BatchedOperation::InPlace { permission, offset, place, right }));
+        if let Some(number) = self.push_in_place(&permission, buffer, offset.0, Rights::READ) {
+            return Ok(number);
         }
         let target = CallerBuffer::target(buffer)?;
         let (length, wanted) = (target.len(), Wanted::Into(target));
@@ -245,16 +248,9 @@ impl Batch {
         signature = (permission, data, offset = Size(0)),
         text_signature = "($self, permission, data, offset=0)"
     )]
-    fn write(
-        &self,
-        py: Python<'_>,
-        permission: Py<Permission>,
-        data: &Bound<'_, PyAny>,
-        offset: Size,
-    ) -> PyResult<usize> {
-        if let Some(place) = self.place_of(py, data)? {
-            let (offset, right) = (offset.0, Rights::WRITE);
-            return Ok(self.push(BatchedOperation::InPlace { permission, offset, place, right }));
+    fn write(&self, permission: Py<Permission>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<usize> {
+        if let Some(number) = self.push_in_place(&permission, data, offset.0, Rights::WRITE) {
+            return Ok(number);
         }
         let data = CallerBuffer::source(data)?;
         Ok(self.push(BatchedOperation::Write { permission, offset: offset.0, data }))
@@ -351,6 +347,7 @@ impl Batch {
     /// under these numbers. The batch is then empty.
     fn submit(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let mut core = self.session.get().enter(py)?;
+        core.take_in();
         let steps = self.take();
         let tags = core.tags(steps.len());
         for (tag, step) in tags.clone().zip(steps) {
@@ -382,6 +379,8 @@ struct Run<'a, 'py> {
 impl<'a, 'py> Run<'a, 'py> {
     fn new(session: &'a Bound<'py, Session>, count: usize) -> PyResult<Self> {
         let mut core = session.get().enter(session.py())?;
+        // An operation whose wait a signal has ended may have ended meanwhile, and gives its buffer back.
+        core.take_in();
         let tags = core.tags(count);
         let mut results = Vec::new();
         results.resize_with(count, || None);

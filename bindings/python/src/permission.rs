@@ -3,7 +3,6 @@
 use crate::arena::{ArenaBuffer, Place};
 use crate::arguments::{Seconds, Size, Word};
 use crate::buffer::CallerBuffer;
-use crate::core::Core;
 use crate::failure::{OrRaise, raised};
 use crate::object::ObjectRef;
 use crate::session::Session;
@@ -79,14 +78,8 @@ impl Permission {
     }
 
     /// Reads or writes, by the one right that this needs, the bytes of a buffer of the session's arena.
-    fn move_in_place(
-        &self,
-        py: Python<'_>,
-        core: &mut Core,
-        offset: u64,
-        place: &Arc<Place>,
-        right: Rights,
-    ) -> PyResult<()> {
+    fn move_in_place(&self, py: Python<'_>, offset: u64, place: &Arc<Place>, right: Rights) -> PyResult<()> {
+        let mut core = self.session.get().enter(py)?;
         if place.is_under_way() {
             // An earlier operation, whose wait a signal has ended, may have ended meanwhile.
             core.take_in();
@@ -191,11 +184,11 @@ impl Permission {
     /// bytearray(b'hello')
     #[pyo3(signature = (buffer, offset = Size(0)), text_signature = "($self, buffer, offset=0)")]
     fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
-        let mut core = self.session.get().enter(py)?;
-        if let Some(place) = ArenaBuffer::of(buffer, &self.session, core.attached.operation_bytes_max()) {
-            return self.move_in_place(py, &mut core, offset.0, &place, Rights::READ);
+        if let Some(place) = ArenaBuffer::of(buffer, &self.session) {
+            return self.move_in_place(py, offset.0, &place, Rights::READ);
         }
         let target = CallerBuffer::target(buffer)?;
+        let mut core = self.session.get().enter(py)?;
         let held = self.held.enter().or_raise(py)?;
         core.read(py, &held, (offset.0, target.len()), |at, bytes| target.fill(py, at, bytes))
     }
@@ -204,11 +197,11 @@ impl Permission {
     /// refused before a byte is written.
     #[pyo3(signature = (data, offset = Size(0)), text_signature = "($self, data, offset=0)")]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: Size) -> PyResult<()> {
-        let mut core = self.session.get().enter(py)?;
-        if let Some(place) = ArenaBuffer::of(data, &self.session, core.attached.operation_bytes_max()) {
-            return self.move_in_place(py, &mut core, offset.0, &place, Rights::WRITE);
+        if let Some(place) = ArenaBuffer::of(data, &self.session) {
+            return self.move_in_place(py, offset.0, &place, Rights::WRITE);
         }
         let source = CallerBuffer::source(data)?;
+        let mut core = self.session.get().enter(py)?;
         let held = self.held.enter().or_raise(py)?;
         core.write(py, &held, (offset.0, source.len()), |at, bytes| source.copy(py, at, bytes))
     }

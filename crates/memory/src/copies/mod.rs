@@ -1,7 +1,7 @@
 //! Copies of bytes that other threads and processes may change at the same time.
 //!
 //! The language's own copy is no choice here: a compiler may assume that nothing changes its source, and may read or
-//! write a byte twice. Each copy of this module makes one promise: every byte of the source is read once and every byte
+//! write a byte twice. Each copy of this module makes one promise: every byte of the source is used once and every byte
 //! of the target is written once, a byte that a peer changes meanwhile arrives old or new, and no byte outside the two
 //! spans is touched. A reader that needs more than one byte as it was at one moment needs a protocol above.
 //!

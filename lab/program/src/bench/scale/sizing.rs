@@ -1,5 +1,5 @@
 //! The memory of a run: the objects of all clients have room on the machine. The working set of memcpy takes as much, but
-//! not at the same time: the node of the row has ended then.
+//! in the rows of reads not at the same time: their node has ended then.
 
 use super::super::BenchError;
 use super::reads::Reads;
