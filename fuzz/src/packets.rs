@@ -65,7 +65,7 @@ impl World {
             timeout: Duration::from_micros(110),
         };
         Self {
-            responder: Responder::new(memory.clone(), regions, responder),
+            responder: Responder::new(memory.clone(), &regions, responder),
             memory,
             initiator: Initiator::new(initiator),
             node,

@@ -213,6 +213,11 @@ fn counted_table(counted: &Counted) -> Table {
         table.add_row([format!("copy unit {number}: bytes"), unit.bytes.to_string()]);
         table.add_row([format!("copy unit {number}: pieces that wait"), unit.waiting.to_string()]);
     }
+    for (number, lane) in counted.udp_lanes.iter().enumerate() {
+        table.add_row([format!("udp lane {number}: operations"), lane.operations.to_string()]);
+        table.add_row([format!("udp lane {number}: refused"), lane.refused.to_string()]);
+        table.add_row([format!("udp lane {number}: congested"), lane.congested.to_string()]);
+    }
     for (micros, turns) in &counted.turns.shorter_than_us {
         table.add_row([format!("turns < {micros} us"), turns.to_string()]);
     }

@@ -141,7 +141,7 @@ fn what_the_machine_refuses_is_told_apart_from_a_wrong_call() {
     for (arguments, meant) in [
         (&["serve", "--listen", &address][..], "listens there already"),
         (&["serve", "--listen", &nowhere], "cannot listen"),
-        (&["serve", "--listen", &nowhere, "--processor", "99999"], "processor 99999"),
+        (&["serve", "--listen", &nowhere, "--processors", "99999"], "processor 99999"),
         (&["serve", "--listen", &nowhere, "--audit", "/nowhere/at/all"], "audit log"),
     ] {
         let output = portcullis(arguments).output().expect("it runs");

@@ -226,7 +226,7 @@ fn a_limit_that_makes_no_sense_is_called_by_its_option() {
         "--audit-records-max=0",
         "--send-depth=100",
         "--control-depth=8192",
-        "--processor=100000",
+        "--processors=100000",
     ];
     for argument in wrong {
         let (code, said) = refused(&["--listen", "shm:/nowhere/node.sock", argument]);

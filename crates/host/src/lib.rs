@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub use audit::AuditStatus;
-pub use copy_unit_count::{CopyUnitCount, NoCopyUnitCount};
 pub use endpoint::SessionEndpoint;
 pub use local::{LocalAdmission, LocalClient, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce, available_memory};
@@ -15,9 +14,11 @@ pub use portcullis_attach::unix::{Listener as SocketListener, SocketAccess};
 pub use portcullis_memory::pin;
 pub use portcullis_node::Counters as NodeCounters;
 pub use portcullis_node::{ConfigError, StartError};
+pub use processors::{NoProcessorList, ProcessorList};
 #[cfg(feature = "rdma")]
 pub use rdma::{MemlockTooLow, NoLibrary, OpenError, RdmaConfig, Unenforced};
 pub use sockets::{Listen, Sockets};
+pub use thread_count::{NoThreadCount, ThreadCount};
 #[cfg(feature = "udp")]
 pub use udp::UdpConfig;
 pub use wall::{NoWallTime, WallTime};
@@ -26,7 +27,6 @@ pub mod admin;
 mod at_end;
 mod audit;
 mod backend;
-mod copy_unit_count;
 mod endpoint;
 mod engine;
 mod fabric;
@@ -37,11 +37,13 @@ mod machine_memory;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 mod network;
 mod outlet;
+mod processors;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod resident;
 mod sockets;
 pub mod software;
+mod thread_count;
 #[cfg(feature = "udp")]
 pub mod udp;
 mod wall;
@@ -124,10 +126,11 @@ pub struct HostConfig {
     pub audit: Option<PathBuf>,
     /// The path of the operator's socket (see [`admin`]).
     pub admin: Option<PathBuf>,
-    /// The processor to which the node's thread is pinned.
-    pub processor: Option<usize>,
-    /// The number of threads that move the bytes of long transfers, if the node is on the software NIC.
-    pub copy_units: CopyUnitCount,
+    /// The processors on which the node's threads run.
+    pub processors: ProcessorList,
+    /// The number of copy units, if the node is on the software NIC: threads that move the bytes of long transfers while
+    /// the node's thread checks others.
+    pub copy_units: ThreadCount,
     /// The limits of clients' ports.
     pub port: PortLimits,
 }

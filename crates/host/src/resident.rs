@@ -2,8 +2,7 @@
 //! records.
 
 use crate::Run;
-use crate::admin::NodeLoad;
-use crate::admin::{Order, OrderOutcome};
+use crate::admin::{NodeLoad, Order, OrderOutcome, UdpLaneLoad};
 use crate::at_end::AtEnd;
 use crate::engine::{Engine, EngineGone, Resident, TurnCounts};
 use crate::fabric::{Fabric, Made};
@@ -13,16 +12,12 @@ use crate::udp::UdpEnd;
 use portcullis_attach::{AcceptorList, RefusedPeer};
 use portcullis_memory::{Mapping, Watched, ends};
 use portcullis_nic::VerbsError;
+#[cfg(feature = "udp")]
+use portcullis_node::Regions;
 use portcullis_node::{Node, StartError};
-#[cfg(feature = "udp")]
-use portcullis_onerma::NodeSocket;
-#[cfg(feature = "udp")]
-use portcullis_protocol::Incarnation;
 use portcullis_protocol::{ClientId, Moment, Refusal};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
-#[cfg(feature = "udp")]
-use std::fmt::Debug;
 
 /// The most clients that are evicted in one turn.
 const SHOWN_OUT_PER_TURN: u32 = 8;
@@ -186,17 +181,26 @@ impl<F: Fabric> NodeResident<F> {
         }
     }
 
-    /// Starts to serve clients without queue pairs.
+    /// Returns the memory that the node lends.
+    pub fn memory(&self) -> Mapping {
+        self.node.memory()
+    }
+
+    /// Starts to serve clients without queue pairs: `end` carries out their operations on the regions of a table.
     #[cfg(feature = "udp")]
-    pub fn serve_udp(
-        &mut self,
-        config: &crate::UdpConfig,
-        incarnation: Incarnation,
-        sockets: Vec<NodeSocket>,
-    ) {
-        let end = crate::udp::make_end(config, incarnation, self.node.memory());
-        self.node.lend_regions(Box::new(end));
-        self.udp = Some(UdpEnd::new(sockets));
+    pub fn serve_udp(&mut self, regions: Box<dyn Regions>, end: UdpEnd) {
+        self.node.lend_regions(regions);
+        self.udp = Some(end);
+    }
+
+    /// Returns the work of each lane so far.
+    fn udp_lane_loads(&self) -> Vec<UdpLaneLoad> {
+        #[cfg(feature = "udp")]
+        let counters = self.udp.as_ref().map_or_else(Vec::new, UdpEnd::counters);
+        #[cfg(feature = "udp")]
+        return counters.iter().map(UdpLaneLoad::from).collect();
+        #[cfg(not(feature = "udp"))]
+        Vec::new()
     }
 
     #[cfg(feature = "udp")]
@@ -244,7 +248,7 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
 
     fn next_wake(&self) -> Option<Moment> {
         #[cfg(feature = "udp")]
-        let udp = self.udp.as_ref().and_then(|udp| udp.next_wake(&self.node));
+        let udp = self.udp.as_ref().and_then(UdpEnd::next_wake);
         #[cfg(not(feature = "udp"))]
         let udp = None;
         let node = if self.is_held { None } else { self.node.next_wake() };
@@ -334,7 +338,7 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
 
     /// The memory that the node lends.
     pub fn lent_memory(&self) -> Result<Mapping, EngineGone> {
-        self.call(|_, resident, _| resident.node.memory())
+        self.call(|_, resident, _| resident.memory())
     }
 
     /// Makes a worker of the chunk pool fail.
@@ -347,7 +351,8 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     pub fn carry_out(&self, order: Order) -> Result<OrderOutcome, EngineGone> {
         let turns: TurnCounts = self.turn_times();
         self.call(move |nic, resident, now| {
-            let load = NodeLoad { turns, copy_units: F::copy_unit_loads(nic) };
+            let load =
+                NodeLoad { turns, copy_units: F::copy_unit_loads(nic), udp_lanes: resident.udp_lane_loads() };
             order.carry_out(&mut resident.node, load, now)
         })
     }

@@ -97,17 +97,6 @@ impl<N: Nic> Node<N> {
         self.enforcement.lend_regions(regions, tenant_max);
     }
 
-    /// Returns the table of regions that the node was given. `None`: it was given none, or one of another type.
-    #[must_use]
-    pub fn regions<R: Regions>(&self) -> Option<&R> {
-        self.enforcement.region_keys()?.regions().downcast_ref()
-    }
-
-    /// Returns the table of regions that the node was given, to be changed. `None`: as for [`regions`](Self::regions).
-    pub fn regions_mut<R: Regions>(&mut self) -> Option<&mut R> {
-        self.enforcement.region_keys_mut()?.regions_mut().downcast_mut()
-    }
-
     /// Attaches a client without queue pairs, whose packets arrive from `host`: an IPv6 address, or the IPv6 form of an
     /// IPv4 address. The client may have `depth` requests without a reply. [`Node::hear`] receives its messages.
     ///

@@ -21,6 +21,8 @@ const REQUESTS_AT_ONCE: usize = 8;
 const EVENTS_PER_TURN: u32 = 16;
 /// Number of records of chunks that one turn reads.
 const CHUNKS_PER_TURN: u32 = 64;
+/// Time in which another thread carries out an operation of a client without queue pairs, if nothing interrupts it.
+const OPERATION_TIME: Lifetime = Lifetime::micros(20);
 /// Delay until the node checks again a tenant whose last windows wait for the NIC.
 const LOOK_AGAIN: Lifetime = Lifetime::millis(2);
 
@@ -65,6 +67,8 @@ pub struct Node<N: Nic> {
     recoveries: u64,
     /// Clients that cannot be served any more.
     evicted: Vec<ClientId>,
+    /// The moment at which operations that are awaited are checked again, if no turn comes earlier.
+    operations_at: Option<Moment>,
     /// Buffer for completions, kept from turn to turn.
     completions: Vec<Completion>,
     /// Buffer for messages that are received at once, kept from turn to turn.
@@ -126,6 +130,7 @@ impl<N: Nic + 'static> Node<N> {
             control_messages: 0,
             recoveries: 0,
             evicted: Vec::new(),
+            operations_at: None,
             completions: Vec::new(),
             heard: Vec::new(),
             config,
@@ -191,6 +196,9 @@ impl<N: Nic> Node<N> {
         }
         worked |= self.books.handle_timeout(now);
         self.apply_effects();
+        if self.enforcement.awaits_operations() {
+            self.take_outcomes(now);
+        }
         worked |= self.go_on_taking_apart(nic, now);
         worked |= self.books.scrub(now);
         self.apply_effects();
@@ -199,6 +207,7 @@ impl<N: Nic> Node<N> {
         worked |= self.look_after_chunks(nic, now);
         worked |= self.send_replies(nic);
         self.enforcement.drop_domains(nic);
+        self.operations_at = self.enforcement.awaits_operations().then(|| now.after(OPERATION_TIME));
         worked || self.enforcement.mechanism.tend(nic, now)
     }
 
@@ -206,7 +215,8 @@ impl<N: Nic> Node<N> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Moment> {
         let chunks = self.chunks.as_ref().and_then(OffloadedChunks::next_wake);
-        [self.books.next_wake(), self.enforcement.mechanism.next_wake(), chunks].into_iter().flatten().min()
+        let enforcement = self.enforcement.mechanism.next_wake();
+        [self.books.next_wake(), enforcement, chunks, self.operations_at].into_iter().flatten().min()
     }
 
     fn take_confirmations(&mut self, nic: &mut N, now: Moment) -> bool {
@@ -529,6 +539,10 @@ impl<N: Nic> Node<N> {
             Some(Left::Nothing) => {}
             Some(Left::More) => return false,
             Some(Left::Kept | Left::Lent) | None => return true,
+        }
+        if self.enforcement.awaits_operations() {
+            self.books.look_at_kept_at(now.after(LOOK_AGAIN));
+            return true;
         }
         let burden = self.books.objects_of(tenant) + self.enforcement.burden(tenant);
         if burden <= self.config.steps_per_turn as usize {

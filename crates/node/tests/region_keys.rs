@@ -115,6 +115,55 @@ fn nothing_is_opened_over_an_object_before_the_nic_has_taken_down_what_has_ended
     }
 }
 
+/// Another thread carries out an operation under a permission at the moment at which the permission ends.
+#[test]
+fn what_an_operation_still_uses_is_handed_to_nobody_and_its_end_is_not_confirmed() {
+    let mut world = World::new(crate::rig::config(), PLACES);
+    let (one, other) = (world.guest("a"), world.guest("a"));
+    let with_queue_pairs = world.rig.attach("a");
+    let held = granted(world.ask(one, allocate(64, true)));
+    let (second, apart) = (granted(world.ask(one, allocate(64, true))), world.hold(one));
+    world.table.lock().expect("not poisoned").is_in_use = true;
+    let ends = world.say(one, revoke(&held, false));
+    let waits = world.say(other, acquire(held.object, Sharing::Exclusive, WHILE));
+    world.say(one, revoke(&second, false));
+    world.settle();
+    let window = world.rig.send(with_queue_pairs, acquire(second.object, Sharing::Exclusive, WHILE));
+    world.settle();
+    assert_eq!((world.region(&held), world.region(&second)), (None, None), "no operation begins");
+    assert_eq!(world.rig.reply(with_queue_pairs, window), None, "a window waits as a region does");
+    assert!(world.rig.node.next_wake().is_some_and(|wake| wake.since(world.rig.now) < Lifetime::millis(1)));
+    assert_eq!((world.reply(one, ends), world.reply(other, waits)), (None, None));
+    world.table.lock().expect("not poisoned").is_in_use = false;
+    world.revoke(one, &apart);
+    world.table.lock().expect("not poisoned").in_use.clear();
+    world.settle();
+    assert_eq!(world.reply(one, ends), Some(ReplyBody::Done));
+    granted(world.reply(other, waits).expect("an answer"));
+    granted(world.rig.reply(with_queue_pairs, window).expect("an answer"));
+    world.leave(one);
+    world.leave(other);
+    world.end();
+}
+
+/// The last client of a tenant leaves while another thread carries out an operation under its permission.
+#[test]
+fn a_tenant_stays_for_as_long_as_an_operation_uses_its_memory() {
+    let mut world = World::new(crate::rig::config(), PLACES);
+    let guest = world.guest("a");
+    world.hold(guest);
+    world.table.lock().expect("not poisoned").is_in_use = true;
+    world.leave(guest);
+    for _ in 0..10 {
+        world.pass(Lifetime::millis(10));
+        assert_eq!(world.rig.node.counters().objects, 1, "its memory is not free");
+    }
+    world.table.lock().expect("not poisoned").in_use.clear();
+    world.pass(Lifetime::millis(10));
+    assert_eq!(world.rig.node.counters().objects, 0);
+    world.end();
+}
+
 #[test]
 fn who_leaves_while_its_permission_waits_for_the_nic_gets_nothing_and_leaves_nothing() {
     let mut world = World::new(crate::rig::config(), PLACES);

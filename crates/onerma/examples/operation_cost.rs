@@ -88,7 +88,7 @@ impl World {
             timeout: Duration::from_secs(1),
         };
         let memory = Mapping::shareable("memory", 4096).expect("memory");
-        let responder = Responder::new(memory, regions, responder);
+        let responder = Responder::new(memory, &regions, responder);
         Self { client, node, responder, initiator: Initiator::new(initiator), keys, buffer: [0; BYTES] }
     }
 

@@ -194,7 +194,7 @@ fn node(client: SocketAddr, node: SocketAddr) -> (Responder<Mapping>, Destinatio
     };
     let memory = Mapping::shareable("memory", 4096).expect("memory");
     (
-        Responder::new(memory, regions, limits),
+        Responder::new(memory, &regions, limits),
         Destination { address: node, client: 1, region, key: key.set_up() },
     )
 }

@@ -52,12 +52,4 @@ impl Atomic {
             _ => None,
         }
     }
-
-    /// Returns the word's new value. `None`: the word is unchanged.
-    pub(crate) fn apply(self, before: u64) -> Option<u64> {
-        match self {
-            Self::CompareAndSwap { expected, new } => (before == expected).then_some(new),
-            Self::FetchAndAdd { add } => Some(before.wrapping_add(add)),
-        }
-    }
 }

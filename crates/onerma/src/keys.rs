@@ -35,7 +35,8 @@
 //! counter, which only grows. For one derived key there are two senders, and their roles differ:
 //! - *The initiator.* The key is for one client id, and a node never assigns an id twice in one run. The counter is the
 //!   client's, over all its keys. A client that restarts attaches anew, and gets another id and so other keys.
-//! - *The responder.* Its counter is the node's, over all keys. A node that restarts has another incarnation, which is
+//! - *The responder.* Its counters are the node's, over all keys: each lane and each book of changes draws from a part of
+//!   the numbers of its own. A node that restarts has another incarnation, which is
 //!   part of the terms, so no key of an earlier run recurs, whichever party chose the region key.
 //!
 //! So neither side must remember a counter over its own restart. A side whose counter reaches its end sends no more

@@ -18,6 +18,7 @@ mod endpoint;
 mod executor;
 mod initiator;
 mod keys;
+mod lane_sockets;
 mod node_socket;
 mod outbox;
 mod packet;

@@ -7,7 +7,7 @@
 
 use crate::responder::Responder;
 use crate::udp::UdpSocket;
-use portcullis_memory::Memory;
+use portcullis_memory::Bytes;
 use rustix::event::{Timespec, epoll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -72,7 +72,18 @@ impl NodeSocket {
     /// # Errors
     /// The system refuses the address, or a feature that the socket needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let port = UdpSocket::bind(address)?;
+        Self::over(UdpSocket::bind(address)?)
+    }
+
+    /// Creates `lanes` sockets that are a port of the node together. With port 0 the system chooses one.
+    ///
+    /// # Errors
+    /// The system refuses the address, or a feature that the sockets need.
+    pub fn bind_lanes(address: SocketAddr, lanes: u32) -> io::Result<Vec<Self>> {
+        UdpSocket::bind_lanes(address, lanes)?.into_iter().map(Self::over).collect()
+    }
+
+    fn over(port: UdpSocket) -> io::Result<Self> {
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&watched, &port, epoll::EventData::new_u64(PORT), epoll::EventFlags::IN)?;
         Ok(Self {
@@ -108,7 +119,7 @@ impl NodeSocket {
 
     /// Passes some of the received datagrams to the responder, and sends its answers. Returns whether there was work to
     /// do.
-    pub fn turn<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+    pub fn turn<M: Bytes>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         let mut worked = self.is_behind() && self.answer(responder);
         // Arriving datagrams wait in the system while answers are pending: their answers would fill the node's memory.
         if self.is_behind() {
@@ -132,7 +143,7 @@ impl NodeSocket {
     }
 
     /// Reads a burst from the port. Returns whether there was work to do.
-    fn serve_port<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+    fn serve_port<M: Bytes>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         let (mut proven, mut senders) = (0, Vec::new());
         let is_flooded = now < self.flooded_until;
         let came = self.port.receive(|from, packet| {
@@ -155,7 +166,7 @@ impl NodeSocket {
     }
 
     /// Reads a burst from each sender that has a socket of its own. Returns whether there was work to do.
-    fn serve_senders<M: Memory>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
+    fn serve_senders<M: Bytes>(&mut self, responder: &mut Responder<M>, now: Duration) -> bool {
         self.find_ready();
         let mut worked = false;
         for sender_socket in self.senders.values_mut().filter(|sender_socket| sender_socket.is_ready) {
@@ -222,7 +233,7 @@ impl NodeSocket {
     }
 
     /// Sends all answers. Returns whether there were any.
-    fn answer<M: Memory>(&mut self, responder: &mut Responder<M>) -> bool {
+    fn answer<M: Bytes>(&mut self, responder: &mut Responder<M>) -> bool {
         let Self { port, unsent, .. } = self;
         let mut some = false;
         // A datagram that the system refuses is lost. The datagrams behind it are for other clients, and are sent all
@@ -271,7 +282,7 @@ mod tests {
             finished_max: 4,
         };
         let memory = Mapping::shareable("memory", 4096).expect("memory");
-        let mut responder = Responder::new(memory, RegionTable::new(1, 1), limits);
+        let mut responder = Responder::new(memory, &RegionTable::new(1, 1), limits);
         socket.turn(&mut responder, Duration::ZERO);
         honest.wait(Duration::from_secs(5)).expect("it waits");
         let mut came = Vec::new();

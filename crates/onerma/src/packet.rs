@@ -20,6 +20,14 @@ pub(crate) const VERSION: u8 = 1;
 /// Unit in which a request states the maximum size of its answers, in bytes.
 pub(crate) const ANSWER_UNIT: usize = 64;
 
+/// The offset of the byte of a packet by which it is steered to a lane: the lowest of the client's number.
+pub(crate) const LANE_OFFSET: usize = std::mem::offset_of!(Layout, client);
+
+/// Returns the lane that a client's packets are steered to, of `lanes`.
+pub(crate) fn lane_of(client: u64, lanes: usize) -> usize {
+    usize::from(client.to_le_bytes()[0]) % lanes
+}
+
 /// The kinds of packets. A read has two hops; a change has four (1RMA Fig. 3, Fig. 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]

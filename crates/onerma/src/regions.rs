@@ -1,4 +1,8 @@
 //! The registered region table (1RMA §4.3): the bytes and the key of each region. Its size is fixed.
+//!
+//! A table has one owner, and any number of responders, which may be on other threads. Each slot has a lock. A responder
+//! holds it, shared, from the check of an operation's version to the operation's last byte, so an owner that gets it
+//! alone knows that the region's operations are over. The owner never waits for a lock that a responder holds.
 
 use crate::keys::{
     DerivationKey, DerivedKey, HolderTerms, HostAddress, OperationType, RegionKey, RegionTerms,
@@ -6,6 +10,8 @@ use crate::keys::{
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_planted::planted;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Identifier of a region: its slot in the table, and the number of earlier uses of that slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -73,9 +79,14 @@ impl Coded for NoRoom {
 
 /// Number of free slots that rest before reuse, while the table can still grow.
 const RESTING: usize = 1024;
+/// Number of slots that are allocated together.
+const SEGMENT: u32 = 1024;
+/// Reason that a lock has no poison.
+const UNPOISONED: &str = "a node does not outlive the panic of a responder";
 
-#[derive(Debug)]
-struct RegionSlot {
+/// The state of a slot.
+#[derive(Clone, Debug)]
+struct SlotState {
     generation: u32,
     region: Option<Region>,
     /// The key from which those of the region's holders are derived. If there is no region, it is that of the former
@@ -85,17 +96,114 @@ struct RegionSlot {
     version: u64,
 }
 
-/// The regions of a node.
+/// A slot. A responder holds the lock for as long as it carries out an operation on the slot's region.
+#[derive(Debug)]
+struct RegionSlot {
+    state: RwLock<SlotState>,
+    /// Whether the region was removed while its lock was held. Responders begin no operation on it any more.
+    is_ending: AtomicBool,
+}
+
+/// The slots of a table, which the table's owner shares with the responders of its lanes.
+#[derive(Debug)]
+pub(crate) struct RegionSlots {
+    incarnation: u64,
+    /// The slots, allocated as they are needed.
+    segments: Box<[OnceLock<Box<[RegionSlot]>>]>,
+    /// Number of keys given to regions so far.
+    versions: AtomicU64,
+}
+
+/// A region on which an operation is being carried out. The region's removal is not complete while this exists.
+pub(crate) struct LiveRegion<'a>(RwLockReadGuard<'a, SlotState>);
+
+impl LiveRegion<'_> {
+    /// Returns the region.
+    pub fn region(&self) -> &Region {
+        self.0.region.as_ref().expect("it is live")
+    }
+
+    /// Returns a number that changes with the region's key and ends with the region: a packet that was authenticated
+    /// under another number is not valid any more.
+    pub fn version(&self) -> u64 {
+        self.0.version
+    }
+
+    /// Derives the key of a client.
+    pub fn derive(&self, initiator: HostAddress, client: u64) -> DerivedKey {
+        self.0.derivation.derive(&HolderTerms { initiator, client })
+    }
+}
+
+impl RegionSlots {
+    fn slot(&self, index: u32) -> Option<&RegionSlot> {
+        self.segments.get((index / SEGMENT) as usize)?.get()?.get((index % SEGMENT) as usize)
+    }
+
+    /// Returns a region, for one operation on it. `None`: there is no such region, or no operation may begin any more.
+    pub fn enter(&self, id: RegionId) -> Option<LiveRegion<'_>> {
+        let slot = self.slot(id.index)?;
+        let state = slot.state.read().expect(UNPOISONED);
+        let is_live = state.generation == id.generation
+            && state.region.is_some()
+            && !slot.is_ending.load(Ordering::Relaxed);
+        is_live.then_some(LiveRegion(state))
+    }
+
+    /// Returns a region if it has this version, for one operation on it.
+    pub fn enter_version(&self, id: RegionId, version: u64) -> Option<LiveRegion<'_>> {
+        self.enter(id).filter(|live| live.version() == version)
+    }
+
+    /// Gives a region another key if it has this version, and waits for the operations on it. Returns whether it had it.
+    pub fn rekey_version(&self, id: RegionId, version: u64, key: RegionKey) -> bool {
+        self.rekey_if(id, key, |state| state.version == version)
+    }
+
+    fn rekey_if(&self, id: RegionId, key: RegionKey, is_meant: impl FnOnce(&SlotState) -> bool) -> bool {
+        let Some(slot) = self.slot(id.index) else { return false };
+        let mut state = slot.state.write().expect(UNPOISONED);
+        let is_ending = slot.is_ending.load(Ordering::Relaxed);
+        if state.generation != id.generation || is_ending || !is_meant(&state) {
+            return false;
+        }
+        let Some(region) = &mut state.region else { return false };
+        region.key = key;
+        let derivation = region.derivation_key(self.incarnation, id);
+        (state.derivation, state.version) = (derivation, self.next_version());
+        true
+    }
+
+    fn next_version(&self) -> u64 {
+        self.versions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Derives the key that a client had for a region that has ended. `None`: the region has not ended, or the slot
+    /// has another region by now.
+    pub fn derive_ended(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
+        let slot = self.slot(id.index)?;
+        let state = slot.state.read().expect(UNPOISONED);
+        let is_ending = slot.is_ending.load(Ordering::Relaxed) && state.generation == id.generation;
+        let is_the_last = state.region.is_none() && state.generation.checked_sub(1) == Some(id.generation);
+        (is_ending || is_the_last).then(|| state.derivation.derive(&HolderTerms { initiator, client }))
+    }
+}
+
+/// The regions of a node. Their owner adds and removes them; the responders that were made for the table carry out
+/// operations on them, each on a thread of its own if the owner has several.
+///
+/// No call of the owner waits for a responder, except for [`rekey`](Self::rekey).
 #[derive(Debug)]
 pub struct RegionTable {
-    incarnation: u64,
+    slots: Arc<RegionSlots>,
     size: u32,
-    slots: Vec<RegionSlot>,
+    /// For each slot that was used, the number of its earlier uses, and whether it has a region.
+    used: Vec<(u32, bool)>,
     /// Free slots, the latest last. The one that has been free for longest is used first, so that late operations are
     /// recognised as such for as long as possible.
     free: VecDeque<u32>,
-    /// Number of keys given to regions so far.
-    versions: u64,
+    /// Removed regions on which a responder was carrying out an operation.
+    ending: Vec<RegionId>,
 }
 
 impl RegionTable {
@@ -103,7 +211,14 @@ impl RegionTable {
     /// had: because of it no key of an earlier run recurs.
     #[must_use]
     pub fn new(incarnation: u64, size: u32) -> Self {
-        Self { incarnation, size, slots: Vec::new(), free: VecDeque::new(), versions: 0 }
+        let segments = (0..size.div_ceil(SEGMENT)).map(|_| OnceLock::new()).collect();
+        let slots = Arc::new(RegionSlots { incarnation, segments, versions: AtomicU64::new(0) });
+        Self { slots, size, used: Vec::new(), free: VecDeque::new(), ending: Vec::new() }
+    }
+
+    /// Returns the slots, for a responder.
+    pub(crate) fn slots(&self) -> Arc<RegionSlots> {
+        Arc::clone(&self.slots)
     }
 
     /// Adds a region.
@@ -111,85 +226,99 @@ impl RegionTable {
     /// # Errors
     /// The table is full. A slot that has been used 2³² times is not used again.
     pub fn insert(&mut self, region: Region) -> Result<RegionId, NoRoom> {
-        let index = self.take_slot().ok_or(NoRoom(self.size))?;
-        self.versions += 1;
-        let slot = &mut self.slots[index as usize];
-        let id = RegionId { index, generation: slot.generation };
-        slot.derivation = region.derivation_key(self.incarnation, id);
-        (slot.region, slot.version) = (Some(region), self.versions);
-        Ok(id)
+        // A responder may be deriving the key of a late packet from a free slot's former key: then another one is taken.
+        for _ in 0..=self.free.len() {
+            let Some(index) = self.take_slot() else { break };
+            let generation = self.used[index as usize].0;
+            let id = RegionId { index, generation };
+            let slot = self.slots.slot(index).expect("a slot in use is allocated");
+            let Some(mut state) = try_write(&slot.state) else {
+                self.free.push_back(index);
+                continue;
+            };
+            let derivation = region.derivation_key(self.slots.incarnation, id);
+            let version = self.slots.next_version();
+            *state = SlotState { generation, region: Some(region), derivation, version };
+            self.used[index as usize].1 = true;
+            return Ok(id);
+        }
+        Err(NoRoom(self.size))
     }
 
     /// Takes a slot for a region. Some slots rest before they are used again, as long as the table can grow instead.
     fn take_slot(&mut self) -> Option<u32> {
-        let next = u32::try_from(self.slots.len()).ok().filter(|&next| next < self.size);
+        let next = u32::try_from(self.used.len()).ok().filter(|&next| next < self.size);
         let Some(next) = next.filter(|_| self.free.len() < RESTING) else { return self.free.pop_front() };
-        let derivation = DerivationKey::blank();
-        self.slots.push(RegionSlot { generation: 0, region: None, derivation, version: 0 });
+        self.slots.segments[(next / SEGMENT) as usize].get_or_init(|| {
+            let derivation = DerivationKey::blank();
+            let state = SlotState { generation: 0, region: None, derivation, version: 0 };
+            let slots = (next..self.size).take(SEGMENT as usize);
+            let slot = |state| RegionSlot { state: RwLock::new(state), is_ending: AtomicBool::new(false) };
+            slots.map(|_| slot(state.clone())).collect()
+        });
+        self.used.push((0, false));
         Some(next)
     }
 
-    /// Invalidates a region: from here on no key is valid for it. Returns whether the region existed.
+    /// Ends a region: from here on no key is valid for it, and no operation on it begins. Operations that have begun are
+    /// carried out until [`has_ended`](Self::has_ended). Returns whether the region existed.
     pub fn remove(&mut self, id: RegionId) -> bool {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else { return false };
-        if slot.generation != id.generation || slot.region.take().is_none() {
+        let Some((generation, has_region)) = self.used.get_mut(id.index as usize) else { return false };
+        if *generation != id.generation || !std::mem::take(has_region) {
             return false;
         }
-        if let Some(next) = slot.generation.checked_add(1) {
-            slot.generation = next;
-            self.free.push_back(id.index);
+        let slot = self.slots.slot(id.index).expect("a slot in use is allocated");
+        slot.is_ending.store(true, Ordering::Relaxed);
+        if !self.complete(id) {
+            self.ending.push(id);
         }
         true
     }
 
-    /// Gives a region another key (1RMA §5.2), for its owner or for a client that may do so: from here on the keys that
-    /// were derived from the old one are not valid. Returns whether the region exists.
-    pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else { return false };
-        match &mut slot.region {
-            Some(region) if slot.generation == id.generation => {
-                self.versions += 1;
-                (region.key, slot.version) = (key, self.versions);
-                slot.derivation = region.derivation_key(self.incarnation, id);
-                true
-            }
-            _ => false,
+    /// Completes the removal of a region, unless an operation on it is being carried out.
+    fn complete(&mut self, id: RegionId) -> bool {
+        let slot = self.slots.slot(id.index).expect("a slot in use is allocated");
+        let Some(mut state) = try_write(&slot.state) else { return false };
+        state.region = None;
+        if let Some(next) = state.generation.checked_add(1) {
+            state.generation = next;
+            self.used[id.index as usize].0 = next;
+            self.free.push_back(id.index);
         }
+        slot.is_ending.store(false, Ordering::Relaxed);
+        true
     }
 
-    /// Returns a region, if it exists.
-    #[must_use]
-    pub fn get(&self, id: RegionId) -> Option<&Region> {
-        let slot = self.slots.get(id.index as usize)?;
-        slot.region.as_ref().filter(|_| slot.generation == id.generation)
+    /// Whether no operation on a region that was removed is being carried out any more. From then on its bytes may be
+    /// handed to another holder.
+    pub fn has_ended(&mut self, id: RegionId) -> bool {
+        for ending in std::mem::take(&mut self.ending) {
+            if !self.complete(ending) {
+                self.ending.push(ending);
+            }
+        }
+        planted!(EndedRegionNotAwaited) || !self.ending.contains(&id)
     }
 
-    /// Returns a number that changes with the region's key and ends with the region: a packet that was authenticated
-    /// under another number is not valid any more.
-    pub(crate) fn version(&self, id: RegionId) -> Option<u64> {
-        let slot = self.slots.get(id.index as usize)?;
-        (slot.generation == id.generation && slot.region.is_some()).then_some(slot.version)
+    /// Gives a region another key (1RMA §5.2): from here on the keys that were derived from the old one are not valid.
+    /// Waits for the operations that are being carried out on the region. Returns whether the region exists.
+    pub fn rekey(&mut self, id: RegionId, key: RegionKey) -> bool {
+        self.slots.rekey_if(id, key, |_| true)
     }
 
     /// Derives the key of a client. `None`: there is no such region.
     #[must_use]
     pub fn derive(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
-        self.get(id)?;
-        let derivation = &self.slots[id.index as usize].derivation;
-        Some(derivation.derive(&HolderTerms { initiator, client }))
+        Some(self.slots.enter(id)?.derive(initiator, client))
     }
+}
 
-    /// Derives the key that a client had for a region that has ended. `None`: the region has not ended, or the slot
-    /// has another region by now.
-    pub(crate) fn derive_ended(
-        &self,
-        id: RegionId,
-        initiator: HostAddress,
-        client: u64,
-    ) -> Option<DerivedKey> {
-        let slot = self.slots.get(id.index as usize)?;
-        let is_the_last = slot.region.is_none() && slot.generation.checked_sub(1) == Some(id.generation);
-        is_the_last.then(|| slot.derivation.derive(&HolderTerms { initiator, client }))
+/// Returns exclusive access to a slot, unless a responder uses it.
+fn try_write(state: &RwLock<SlotState>) -> Option<RwLockWriteGuard<'_, SlotState>> {
+    match state.try_write() {
+        Ok(state) => Some(state),
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Poisoned(_)) => panic!("{UNPOISONED}"),
     }
 }
 
@@ -279,7 +408,8 @@ mod tests {
     fn a_place_is_not_used_again_when_its_generations_are_over() {
         let mut table = RegionTable::new(1, 1);
         let first = table.insert(region()).expect("room");
-        table.slots[0].generation = u32::MAX;
+        table.used[0].0 = u32::MAX;
+        table.slots.slot(0).expect("a slot").state.write().expect("a lock").generation = u32::MAX;
         assert!(table.remove(RegionId { generation: u32::MAX, ..first }));
         assert_eq!(table.insert(region()), Err(NoRoom(1)));
     }

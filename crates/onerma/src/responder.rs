@@ -7,6 +7,10 @@
 //! outcome of the latest changes: their clients may request it. Keys are derived for each packet and dropped with its
 //! operation. Consecutive waiting reads of one holder share the key under which the first of them was opened: it is
 //! kept as long as they wait, and no longer.
+//!
+//! A node may have several responders on one memory, each on a thread of its own: its *lanes*. They share the table of
+//! regions and the changes, so a packet has the same effect in whichever lane it arrives. A responder that holds a
+//! client's book of changes may wait for a region's lock, and never the other way round.
 
 mod changes;
 
@@ -16,9 +20,9 @@ use crate::keys::{HostAddress, OperationType, RegionKey};
 use crate::outbox::Outbox;
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::probe;
-use crate::regions::{RegionId, RegionTable};
-use changes::{Begun, Change, Changes, Fate, Finished};
-use portcullis_memory::Memory;
+use crate::regions::{LiveRegion, RegionId, RegionSlots, RegionTable};
+use changes::{Begun, Change, ChangeBooks, Fate};
+use portcullis_memory::Bytes;
 use portcullis_nic::{Access, AccessFault, RefusedAccess, RemoteAddress, Rkey};
 use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, RegionName, SealedPacket};
@@ -31,7 +35,7 @@ use zeroize::Zeroize;
 /// Number of refusals kept for [`Responder::poll_refusal`].
 const REFUSALS_MAX: usize = 256;
 
-/// The sizes of a responder.
+/// The sizes of a node's responders together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderLimits {
     /// Bytes of the largest packet that it sends.
@@ -148,44 +152,57 @@ struct WaitingRead {
     place: u64,
 }
 
-/// A node's end of all operations on its memory.
+/// A node's end of operations on its memory, or one lane of it.
 #[derive(Debug)]
 pub struct Responder<M> {
     memory: M,
-    regions: RegionTable,
+    regions: Arc<RegionSlots>,
+    /// The number of this responder among those of the node.
+    lane: usize,
+    /// The changes of all responders of the node.
+    books: Arc<ChangeBooks>,
     limits: ResponderLimits,
     counter: Counter,
     reads: VecDeque<WaitingRead>,
     waiting: u64,
-    changes: Changes,
-    finished: Finished,
     out: Outbox,
     refusals: VecDeque<Refused>,
     counters: ResponderCounters,
 }
 
-impl<M: Memory> Responder<M> {
-    /// Creates a responder for `memory` with the regions of a table.
+impl<M: Bytes> Responder<M> {
+    /// Creates a node's only responder, for `memory` with the regions of a table.
     #[must_use]
-    pub fn new(memory: M, regions: RegionTable, limits: ResponderLimits) -> Self {
-        Self {
-            memory,
-            regions,
-            limits,
-            counter: Counter::new(),
+    pub fn new(memory: M, regions: &RegionTable, limits: ResponderLimits) -> Self {
+        Self::lanes(&memory, regions, limits, 1).pop().expect("one lane")
+    }
+
+    /// Creates the responders of a node with `count` lanes, for `memory` with the regions of a table. The limits are those
+    /// of all lanes together. A table has the lanes of one call.
+    ///
+    /// # Panics
+    /// The count is zero.
+    #[must_use]
+    pub fn lanes(memory: &M, regions: &RegionTable, limits: ResponderLimits, count: usize) -> Vec<Self> {
+        assert!(count > 0, "a node has a lane");
+        // Each lane and each book of changes draws counters that no other one draws: no nonce is used twice.
+        let (lanes, parts) = (count as u64, 2 * count as u64);
+        let books = ChangeBooks::new(count, &limits, |book| Counter::part(lanes + book as u64, parts));
+        let books = Arc::new(books);
+        let lane = |lane| Self {
+            memory: memory.clone(),
+            regions: regions.slots(),
+            lane,
+            books: Arc::clone(&books),
+            limits: ResponderLimits { waiting_max: limits.waiting_max / lanes, ..limits },
+            counter: Counter::part(lane as u64, parts),
             reads: VecDeque::new(),
             waiting: 0,
-            changes: Changes::new(limits.changes_max, limits.client_changes_max),
-            finished: Finished::new(limits.finished_max),
             out: Outbox::new(Sender::Responder),
             refusals: VecDeque::new(),
             counters: ResponderCounters::default(),
-        }
-    }
-
-    /// Returns the region table.
-    pub fn regions(&mut self) -> &mut RegionTable {
-        &mut self.regions
+        };
+        (0..count).map(lane).collect()
     }
 
     /// Returns the counters.
@@ -214,7 +231,7 @@ impl<M: Memory> Responder<M> {
             self.counters.malformed += 1;
             return false;
         };
-        if header.kind == Kind::ChangeData && !self.changes.wants(&header, from, now) {
+        if header.kind == Kind::ChangeData && !self.wants(&header, from, now) {
             self.counters.unwanted += 1;
             return false;
         }
@@ -250,18 +267,23 @@ impl<M: Memory> Responder<M> {
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has work to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.changes.next_deadline()
+        self.books.book(self.lane).changes.next_deadline()
     }
 
     /// Drops operations that have timed out: no part of them happens any more.
     pub fn handle_timeout(&mut self, now: Duration) {
-        self.counters.changes_timed_out += self.changes.expire(now);
+        // Each lane looks after one of the books.
+        self.counters.changes_timed_out += self.books.book(self.lane).changes.expire(now);
+    }
+
+    /// Whether a packet claims to belong to a change in progress.
+    fn wants(&self, header: &Header, from: SocketAddr, now: Duration) -> bool {
+        self.books.of_client(header.client, self.lane).changes.wants(header, from, now)
     }
 
     /// Derives the key of a packet.
     fn derive_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
-        let initiator = HostAddress::from(from.ip());
-        let derived = self.regions.derive(header.region, initiator, header.client)?;
+        let derived = self.regions.enter(header.region)?.derive(from.ip().into(), header.client);
         Some(Arc::new(derived.cipher()))
     }
 
@@ -272,7 +294,7 @@ impl<M: Memory> Responder<M> {
         let is_of_one_holder =
             to.ip() == from.ip() && (latest.client, latest.region) == (header.client, header.region);
         // The version stands for the region's own terms and its key.
-        let is_one_key = is_of_one_holder && self.regions.version(header.region) == Some(*version);
+        let is_one_key = is_of_one_holder && self.regions.enter_version(header.region, *version).is_some();
         is_one_key.then(|| cipher.clone())
     }
 
@@ -326,20 +348,25 @@ impl<M: Memory> Responder<M> {
     /// Checks whether a read may wait to be served. If so, counts its bytes, and returns the region's version and the
     /// bytes' offset.
     fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<(u64, u64)> {
-        let place = match place(&self.regions, header) {
-            Ok(place) => place,
+        let (version, place) = match self.check(header) {
+            Ok(checked) => checked,
             Err(cause) => {
                 self.refuse(from, header, cause);
                 return None;
             }
         };
-        let version = self.regions.version(header.region)?;
         if self.waiting + u64::from(header.length) > self.limits.waiting_max {
             self.nack(from, header, cipher);
             return None;
         }
         self.waiting += u64::from(header.length);
         Some((version, place))
+    }
+
+    /// Checks an operation against its region. Returns the region's version and the offset of the operation's bytes.
+    fn check(&self, header: &Header) -> Result<(u64, u64), RefusalCause> {
+        let live = self.regions.enter(header.region).ok_or(RefusalCause::Ended)?;
+        Ok((live.version(), place(&live, header)?))
     }
 
     fn nack(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
@@ -363,9 +390,10 @@ impl<M: Memory> Responder<M> {
     fn serve_next(&mut self) -> Option<()> {
         let WaitingRead { to, header, cipher, version, place } = self.reads.front()?;
         self.waiting -= u64::from(header.length);
-        // A region keeps its bytes for as long as it has its version.
-        let is_live = self.regions.version(header.region) == Some(*version);
-        if is_live || planted!(WaitingReadServedLate) {
+        // A region keeps its bytes for as long as it has its version, and it is not handed to another holder before this
+        // has been dropped.
+        let live = self.regions.enter_version(header.region, *version);
+        if live.is_some() || planted!(WaitingReadServedLate) {
             self.counters.reads += 1;
             let mut first = None;
             for (offset, length) in parts(header.length, self.limits.packet_max.min(header.answers.bytes())) {
@@ -380,6 +408,7 @@ impl<M: Memory> Responder<M> {
         } else {
             // The permission has ended while the read waited.
             let (to, header) = (*to, *header);
+            drop(live);
             self.refuse(to, &header, RefusalCause::Ended);
         }
         self.reads.pop_front();
@@ -387,14 +416,17 @@ impl<M: Memory> Responder<M> {
     }
 
     fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
-        if let Err(cause) = place(&self.regions, &header) {
-            self.refuse(from, &header, cause);
-            return;
-        }
-        let version = self.regions.version(header.region).expect("a region with a place exists");
+        let version = match self.check(&header) {
+            Ok((version, _)) => version,
+            Err(cause) => return self.refuse(from, &header, cause),
+        };
+        let deadline = now + self.limits.change_timeout;
+        let mut book = self.books.of_client(header.client, self.lane);
         // A responder that has sent 2⁶⁴ packets accepts no changes any more.
-        let Some(salt) = self.counter.next() else { return };
-        match self.changes.begin(from, header, (salt, version), now + self.limits.change_timeout) {
+        let Some(salt) = book.salts.next() else { return };
+        let begun = book.changes.begin(from, header, (salt, version), deadline);
+        drop(book);
+        match begun {
             Begun::New => {
                 let header = Header { kind: Kind::Solicit, salt, ..header };
                 self.answer_as(salt, from, &header, cipher, &[]);
@@ -406,49 +438,61 @@ impl<M: Memory> Responder<M> {
 
     /// Adds a part of a change's data. The last part makes the change happen.
     fn go_on_with_change(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher, body: &[u8]) {
-        let Some(mut change) = self.changes.add(header, body) else { return };
-        let is_live = self.regions.version(header.region) == Some(change.version);
-        // If there is no place, the permission has ended meanwhile, or the client does not keep to the protocol.
-        let place = place(&self.regions, header).ok().filter(|_| is_live);
-        let done = place.and_then(|place| self.carry_out(header, place, &change));
+        let books = Arc::clone(&self.books);
+        // A query gets no answer before the change has happened or never will: the book is held until then.
+        let mut book = books.of_client(header.client, self.lane);
+        let Some(mut change) = book.changes.add(header, body) else { return };
+        let done = self.carry_out(header, &change);
+        if let Ok(before) = done {
+            book.finished.add(header, before);
+        }
+        drop(book);
         if header.of == OperationType::Rekey {
             change.bytes.zeroize();
         }
         match done {
-            Some(before) => self.say_done(from, header, cipher, before),
-            None => {
-                let cause = if is_live { RefusalCause::Range } else { RefusalCause::Ended };
+            Ok(before) => self.say_done(from, header, cipher, before),
+            Err(cause) => {
                 self.note_refusal(from, header, cause);
                 self.answer(from, &Header { kind: Kind::NotDone, offset: 0, ..*header }, cipher, &[]);
             }
         }
     }
 
-    /// Performs a change. Returns the former word of an atomic. `None`: its data is not valid.
-    fn carry_out(&mut self, header: &Header, place: u64, change: &Change) -> Option<u64> {
+    /// Performs a change. Returns the former word of an atomic.
+    ///
+    /// # Errors
+    /// The permission has ended meanwhile, or the client does not keep to the protocol.
+    fn carry_out(&mut self, header: &Header, change: &Change) -> Result<u64, RefusalCause> {
+        let Some(live) = self.regions.enter_version(header.region, change.version) else {
+            return Err(RefusalCause::Ended);
+        };
+        let place = place(&live, header).map_err(|_| RefusalCause::Range)?;
         match header.of {
             OperationType::Write => {
                 self.memory.write(place, &change.bytes);
-                self.finished.add(header, 0);
                 self.counters.writes += 1;
-                Some(0)
+                Ok(0)
             }
             OperationType::Atomic => {
-                let atomic = Atomic::decode(&change.bytes)?;
-                let before = self.memory.load(place);
-                if let Some(after) = atomic.apply(before) {
-                    self.memory.store(place, after);
-                }
-                self.finished.add(header, before);
+                let before = match Atomic::decode(&change.bytes).ok_or(RefusalCause::Range)? {
+                    Atomic::CompareAndSwap { expected, new } => {
+                        self.memory.compare_exchange(place, expected, new)
+                    }
+                    Atomic::FetchAndAdd { add } => self.memory.fetch_add(place, add),
+                };
                 self.counters.atomics += 1;
-                Some(before)
+                Ok(before)
             }
             OperationType::Rekey => {
+                drop(live);
                 let key = RegionKey::new(change.bytes.as_slice().try_into().expect("the length was checked"));
-                assert!(self.regions.rekey(header.region, key), "a region with a place is there");
-                self.finished.add(header, 0);
+                // Another lane's rekey, or the end of the region, may have come first.
+                if !self.regions.rekey_version(header.region, change.version, key) {
+                    return Err(RefusalCause::Ended);
+                }
                 self.counters.rekeys += 1;
-                Some(0)
+                Ok(0)
             }
             OperationType::Read => unreachable!("a read changes nothing"),
         }
@@ -465,7 +509,9 @@ impl<M: Memory> Responder<M> {
     fn tell(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
         // A change that was in progress until now has not happened, even if the record of completed changes has dropped
         // entries.
-        let fate = if self.changes.cancel(header) { Fate::NotDone } else { self.finished.fate(header) };
+        let mut book = self.books.of_client(header.client, self.lane);
+        let fate = if book.changes.cancel(header) { Fate::NotDone } else { book.finished.fate(header) };
+        drop(book);
         let kind = match fate {
             Fate::Done(before) => return self.say_done(to, header, cipher, before),
             Fate::NotDone => Kind::NotDone,
@@ -479,8 +525,8 @@ impl<M: Memory> Responder<M> {
 ///
 /// # Errors
 /// The region does not allow the operation to its holder.
-fn place(regions: &RegionTable, header: &Header) -> Result<u64, RefusalCause> {
-    let region = regions.get(header.region).ok_or(RefusalCause::Ended)?;
+fn place(live: &LiveRegion<'_>, header: &Header) -> Result<u64, RefusalCause> {
+    let region = live.region();
     if header.of == OperationType::Atomic
         && let Some(place) = region.place_of_lifetime_word(header.address)
     {

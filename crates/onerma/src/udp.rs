@@ -4,6 +4,7 @@
 //!
 //! The socket never waits on its own. The caller polls, yields or sleeps.
 
+use crate::lane_sockets;
 use portcullis_errors::{Coded, ErrorCode};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,6 +44,8 @@ pub struct UdpSocket {
     /// The local address to which each sender sent its latest datagram, if the socket has all of the machine's
     /// addresses. Answers are sent from there, since their receivers know the other end by that address.
     called: Option<HashMap<SocketAddr, IpAddr>>,
+    /// Whether other sockets of this process, those of other lanes, have the same address.
+    is_lane: bool,
 }
 
 /// Datagrams that have arrived and have not been handed over yet.
@@ -195,7 +198,18 @@ impl UdpSocket {
     /// The system refuses the address, or a feature that the socket needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let called = address.ip().is_unspecified().then(HashMap::new);
-        Self::over(std::net::UdpSocket::bind(address)?, BATCH_SIZE, called)
+        Self::over(std::net::UdpSocket::bind(address)?, BATCH_SIZE, called, false)
+    }
+
+    /// Creates `lanes` sockets at one address, among which the system divides what arrives by the number of the client
+    /// that a packet names. With port 0 the system chooses one.
+    ///
+    /// # Errors
+    /// The system refuses the address, or a feature that the sockets need.
+    pub fn bind_lanes(address: SocketAddr, lanes: u32) -> io::Result<Vec<Self>> {
+        let called = address.ip().is_unspecified().then(HashMap::new);
+        let sockets = lane_sockets::bind(address, lanes)?.into_iter();
+        sockets.map(|socket| Self::over(socket, BATCH_SIZE, called.clone(), true)).collect()
     }
 
     /// Creates another socket at the address of this one, which receives from now on everything that `sender` sends.
@@ -221,25 +235,28 @@ impl UdpSocket {
             sharing.iter().try_for_each(|socket| sockopt::set_socket_reuseport(socket, is_shared))
         };
         // The sockets share the address while the new one joins. After that another program of this user would be
-        // refused.
+        // refused. Lanes always share it; what is not steered to them another program of this user could receive.
         let joined = share(true)
             .and_then(|()| net::bind(&socket, &address))
             .and_then(|()| net::connect(&socket, &sender));
-        share(false)?;
+        if !self.is_lane {
+            share(false)?;
+        }
         joined?;
-        Self::over(socket, ROOMS_FOR_ONE, None)
+        Self::over(socket, ROOMS_FOR_ONE, None, self.is_lane)
     }
 
     fn over(
         socket: std::net::UdpSocket,
         rooms: usize,
         called: Option<HashMap<SocketAddr, IpAddr>>,
+        is_lane: bool,
     ) -> io::Result<Self> {
         // Requests as much as the machine grants: datagrams that find no room when they arrive are lost.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, ROOM_WISHED);
         let _ = sockopt::set_socket_send_buffer_size(&socket, ROOM_WISHED);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        Ok(Self { socket, state, arrivals: Arrivals::new(rooms), burst: Burst::default(), called })
+        Ok(Self { socket, state, arrivals: Arrivals::new(rooms), burst: Burst::default(), called, is_lane })
     }
 
     /// Makes answers to a sender leave from this address of the machine, if the socket has all of the machine's

@@ -203,7 +203,7 @@ fn a_transfer_that_is_refused_begins_nothing_more_and_ends_when_nothing_is_under
     }
     let before = path.node.bytes(0, BYTES);
     assert!(before != bytes(1), "it is under way");
-    assert!(path.node.responder.regions().remove(path.region));
+    assert!(path.node.regions.remove(path.region));
     let end = path.end();
     assert_eq!((end.status, end.is_uncertain), (Status::RemoteAuthenticationFailure, true));
     assert!(end.operations < 10 && path.node.bytes(0, BYTES) == before, "{}", end.operations);

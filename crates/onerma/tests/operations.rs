@@ -108,7 +108,7 @@ fn an_operation_on_a_region_that_has_ended_is_proven_to_be_late_as_long_as_its_p
         (Node::new(RESPONDER), Client::new(1, INITIATOR), Client::new(2, INITIATOR));
     let region = node.region(4096, 64);
     let to = node.grant(region, &client);
-    assert!(node.responder.regions().remove(region));
+    assert!(node.regions.remove(region));
     let cause = |node: &mut Node, client: &mut Client| {
         client.read(&to, 0, 8, at(0));
         exchange(node, client, at(1));
@@ -136,9 +136,9 @@ fn a_region_that_is_gone_or_has_another_key_is_closed_at_once_also_for_what_is_u
             node.responder.handle_packet(client.address, &mut packet, at(1));
         }
         if rekey {
-            assert!(node.responder.regions().rekey(region, RegionKey::new([200; 32])));
+            assert!(node.regions.rekey(region, RegionKey::new([200; 32])));
         } else {
-            assert!(node.responder.regions().remove(region));
+            assert!(node.regions.remove(region));
         }
         while let Some((_, mut packet)) = next(|it| node.responder.poll_transmit(it)) {
             client.initiator.handle_packet(node.address, &mut packet, at(2));
@@ -196,7 +196,7 @@ fn a_read_that_waits_lends_its_key_to_no_other_holder_and_not_over_a_rekey() {
     other.read(&old, 0, 64, at(0));
     assert_eq!(deliver(&mut node, &mut other), 3);
     // The old reads still wait, and their key is valid for no new one.
-    assert!(node.responder.regions().rekey(region, RegionKey::new([200; 32])));
+    assert!(node.regions.rekey(region, RegionKey::new([200; 32])));
     client.read(&old, 0, 64, at(0));
     assert_eq!(deliver(&mut node, &mut client), 4);
     let new = node.grant(region, &client);
@@ -478,7 +478,7 @@ fn beside_a_forgotten_change() -> (Node, Client, portcullis_onerma::Destination,
 #[test]
 fn a_change_whose_region_ends_under_its_data_is_never_uncertain() {
     let (mut node, mut client, atomics, mut data) = beside_a_forgotten_change();
-    assert!(node.responder.regions().remove(atomics.region));
+    assert!(node.regions.remove(atomics.region));
     node.responder.handle_packet(client.address, &mut data, at(2));
     exchange(&mut node, &mut client, at(2));
     let end = client.completed().expect("an end");

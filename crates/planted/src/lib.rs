@@ -181,6 +181,12 @@ pub enum Mistake {
     WindowNotRefunded,
     /// A probe is answered twice.
     ProbeAnsweredTwice,
+    /// The end of a permission over UDP is reported while a lane still carries out an operation under it.
+    EndedRegionNotAwaited,
+    /// Each lane keeps the changes whose packets arrive there.
+    ChangesBelongToLanes,
+    /// The packets of all lanes have the same counters.
+    LanesShareCounters,
     /// A read without an answer waits for ever.
     DeadlineForgotten,
     /// A refusal ends a change although its data is on its way.
@@ -317,7 +323,7 @@ impl Mistake {
     ];
 
     /// Mistakes of clients over UDP. The simulator's checkers find them.
-    pub const OF_UDP: [Self; 17] = [
+    pub const OF_UDP: [Self; 20] = [
         Self::RegionStaysOpen,
         Self::OperationRightNotChecked,
         Self::RegionOneByteLong,
@@ -335,6 +341,9 @@ impl Mistake {
         Self::CopysRefusalBelieved,
         Self::RefusedAfterEffect,
         Self::ProbeAnsweredTwice,
+        Self::EndedRegionNotAwaited,
+        Self::ChangesBelongToLanes,
+        Self::LanesShareCounters,
     ];
 
     /// Mistakes of the copy units of the software NIC. The simulator's checkers find them.

@@ -5,9 +5,9 @@
 pub use portcullis_host::UdpConfig;
 pub use portcullis_host::software::{AttachedPort, attach as attach_port};
 pub use portcullis_host::{
-    AuditStatus, ConfigError, CopyUnitCount, HostConfig, HostError, LentMemory, Listen, NoCopyUnitCount,
-    NoWallTime, NodeCounters, NotEnoughMemory, PortLimits, Scarce, SocketAccess, SocketListener, Sockets,
-    StartError, WallTime, admin, available_memory, log_file, pin,
+    AuditStatus, ConfigError, HostConfig, HostError, LentMemory, Listen, NoProcessorList, NoThreadCount,
+    NoWallTime, NodeCounters, NotEnoughMemory, PortLimits, ProcessorList, Scarce, SocketAccess,
+    SocketListener, Sockets, StartError, ThreadCount, WallTime, admin, available_memory, log_file, pin,
 };
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_host::{ListenError, NetworkListen};

@@ -72,8 +72,8 @@ impl ServeOptions {
             _ => None,
         });
         let listen = self.network(addresses)?;
-        let (regions_max, datagram_max) = (self.regions, self.datagram_max);
-        Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max }))
+        let (regions_max, datagram_max, lanes) = (self.regions, self.datagram_max, self.udp_lanes);
+        Ok((!listen.is_empty()).then_some(UdpConfig { listen, regions_max, datagram_max, lanes }))
     }
 
     /// Addresses at which clients attach over TCP.

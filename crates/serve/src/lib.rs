@@ -22,7 +22,7 @@ use fields::options;
 use limits::LimitOptions;
 use listen::ListenAddress;
 use name::DirectoryOptions;
-use portcullis::host::{CopyUnitCount, Host, HostConfig, HostError, UdpConfig};
+use portcullis::host::{Host, HostConfig, HostError, ProcessorList, ThreadCount, UdpConfig};
 use portcullis::size;
 use portcullis::{Address, Guarantee, Lifetime, Mechanism, NodeSecurity, Validity};
 use portcullis_node::StartError;
@@ -230,13 +230,18 @@ options! {
         /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
         #[arg(long, value_name = "N")]
         spare_queue_pairs: u32 = node.spare_queue_pairs,
-        /// Keep the node's thread on this processor [default: the kernel chooses].
-        #[arg(long, value_name = "N")]
-        processor: Option<usize> => processor,
+        /// Keep the node's thread on the first of these processors, and each copy unit and UDP lane on one of the others:
+        /// numbers and ranges, for example 0,2-5 [default: the kernel chooses].
+        #[arg(long, value_name = "LIST")]
+        processors: Option<ProcessorList> => processors,
         /// Threads that move the bytes of long transfers while the node's thread checks others: a number, or `auto`, which
         /// takes some of the processors beyond the fourth.
         #[arg(long, value_name = "N")]
-        copy_units: CopyUnitCount = copy_units,
+        copy_units: ThreadCount = copy_units,
+        /// Threads that receive, decrypt and answer the packets of clients over UDP: a number, or `auto`, which takes some
+        /// of the processors beyond the fourth. With 0 the node's own thread does it.
+        #[arg(long, value_name = "N", default_value_t)]
+        udp_lanes: ThreadCount,
         /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save
         /// window operations, and chains, by which the NIC hands chunks out.
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -294,12 +299,17 @@ impl ServeOptions {
         }
         self.check_places()?;
         self.check_name()?;
-        match self.processor {
-            Some(processor) if !may_run_on(processor) => Err(NotServed::Machine(format!(
-                "--processor {processor}: this process may not run there: `taskset -p $$` shows its processors"
+        match self.processors().iter().find(|&&processor| !may_run_on(processor)) {
+            Some(processor) => Err(NotServed::Machine(format!(
+                "--processors: this process may not run on processor {processor}: `taskset -cp $$` shows its processors"
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
+    }
+
+    /// The processors of the node's threads. None: the kernel chooses.
+    fn processors(&self) -> &[usize] {
+        self.processors.as_ref().map_or(&[], ProcessorList::numbers)
     }
 
     fn check_places(&self) -> Result<(), NotServed> {
@@ -359,9 +369,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
         return Ok(());
     }
     keep_to_itself()?;
-    if let Some(processor) = options.processor {
-        leave_to_the_node(processor);
-    }
+    leave_to_the_node(options.processors());
     // Each client needs descriptors. If the kernel refuses, the limit stays, and fewer clients are admitted.
     let _ =
         rustix::process::setrlimit(Resource::Nofile, all_of(rustix::process::getrlimit(Resource::Nofile)));
@@ -414,13 +422,13 @@ fn keep_to_itself() -> Result<(), NotServed> {
     })
 }
 
-/// Keeps this thread, and the threads that it starts, off the node's processor if there is another one. The threads
-/// that admit clients fill megabytes for each client, and all operations would wait meanwhile.
-fn leave_to_the_node(processor: usize) {
+/// Keeps this thread, and the threads that it starts, off the node's processors if there are others. The threads that admit
+/// clients fill megabytes for each client, and all operations would wait meanwhile.
+fn leave_to_the_node(processors: &[usize]) {
     let Ok(mut others) = rustix::thread::sched_getaffinity(None) else { return };
-    others.unset(processor);
-    if others.count() > 0 {
-        // If the kernel refuses, the node and these threads share the processor.
+    processors.iter().for_each(|&processor| others.unset(processor));
+    if !processors.is_empty() && others.count() > 0 {
+        // If the kernel refuses, the node and these threads share the processors.
         let _ = rustix::thread::sched_setaffinity(None, &others);
     }
 }

@@ -238,9 +238,9 @@ mod tests {
     fn what_is_in_force_reads_back_as_itself() {
         let file =
             "memory = \"1GiB\"\nwithout = [\"handover\"]\nsocket-mode = \"0640\"\nlisten = \"shm:/a b\"\n";
-        let first = settings(file, &["--processor", "0"]).expect("settings").in_force();
+        let first = settings(file, &["--processors", "0"]).expect("settings").in_force();
         for line in
-            ["memory = \"1GiB\"", "processor = 0", "socket-mode = \"0640\"", "listen = [\"shm:/a b\"]"]
+            ["memory = \"1GiB\"", "processors = \"0\"", "socket-mode = \"0640\"", "listen = [\"shm:/a b\"]"]
         {
             assert!(first.lines().any(|told| told.starts_with(line)), "{line}: {first}");
         }

@@ -8,7 +8,7 @@ mod reports;
 mod server;
 mod socket;
 
-pub use reports::{Bar, ClientReport, CopyUnitLoad, Counted, Standing, Turns, Violations};
+pub use reports::{Bar, ClientReport, CopyUnitLoad, Counted, Standing, Turns, UdpLaneLoad, Violations};
 pub use socket::NoNode;
 
 pub(super) use orders::{Order, OrderOutcome};

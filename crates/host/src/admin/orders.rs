@@ -1,6 +1,6 @@
 //! An operator's orders and their results, on the node and as text on the socket.
 
-use super::reports::{Bar, ClientReport, CopyUnitLoad, Counted, Turns, clock};
+use super::reports::{Bar, ClientReport, CopyUnitLoad, Counted, Turns, UdpLaneLoad, clock};
 use crate::AuditStatus;
 use crate::engine::TurnCounts;
 use portcullis_nic::Nic;
@@ -60,6 +60,8 @@ pub(crate) struct NodeLoad {
     pub turns: TurnCounts,
     /// The work of each copy unit.
     pub copy_units: Vec<UnitLoad>,
+    /// The work of each lane of clients over UDP.
+    pub udp_lanes: Vec<UdpLaneLoad>,
 }
 
 impl Order {
@@ -86,9 +88,10 @@ impl OrderOutcome {
                 Told::Clients(clients.iter().map(|client| ClientReport::new(client, clock)).collect())
             }
             What::Counters(counted) => {
-                let (counters, NodeLoad { turns, copy_units }) = *counted;
+                let (counters, NodeLoad { turns, copy_units, udp_lanes }) = *counted;
                 let copy_units = copy_units.into_iter().map(CopyUnitLoad::from).collect();
-                Told::Counted(Box::new(Counted { counters, turns: Turns::new(&turns), copy_units, audit }))
+                let turns = Turns::new(&turns);
+                Told::Counted(Box::new(Counted { counters, turns, copy_units, udp_lanes, audit }))
             }
         }
     }

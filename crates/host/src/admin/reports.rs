@@ -4,6 +4,8 @@ use crate::AuditStatus;
 use crate::engine::TurnCounts;
 use crate::wall::{WallClock, WallTime};
 use portcullis_node::Counters;
+#[cfg(feature = "udp")]
+use portcullis_onerma::ResponderCounters;
 use portcullis_softnic::core::copy_units::UnitLoad;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -92,6 +94,10 @@ pub struct Counted {
     /// bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copy_units: Vec<CopyUnitLoad>,
+    /// The work of each lane of clients over UDP, in the order of their numbers. One lane without a setting for lanes is
+    /// the node's own thread. Empty: the node serves no such clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub udp_lanes: Vec<UdpLaneLoad>,
     /// The node's audit log, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
@@ -124,6 +130,25 @@ pub struct CopyUnitLoad {
 impl From<UnitLoad> for CopyUnitLoad {
     fn from(UnitLoad { pieces, bytes, waiting }: UnitLoad) -> Self {
         Self { pieces, bytes, waiting }
+    }
+}
+
+/// The work of a lane of clients over UDP since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpLaneLoad {
+    /// Number of operations that were carried out.
+    pub operations: u64,
+    /// Number of operations that were refused, with those that no key had sealed.
+    pub refused: u64,
+    /// Number of operations that were rejected since too many were under way. Their clients repeat them.
+    pub congested: u64,
+}
+
+#[cfg(feature = "udp")]
+impl From<&ResponderCounters> for UdpLaneLoad {
+    fn from(counters: &ResponderCounters) -> Self {
+        let &ResponderCounters { refused, nacks, reads, writes, atomics, rekeys, .. } = counters;
+        Self { operations: reads + writes + atomics + rekeys, refused, congested: nacks }
     }
 }
 

@@ -9,7 +9,7 @@ pub use choice::Unenforced;
 pub use portcullis_ibverbs::{MemlockTooLow, NoLibrary, OpenError};
 
 use crate::backend::{NodeOn, Started};
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{Driver, Engine, EngineOptions};
 use crate::fabric::{Fabric, Made, NodeEngine};
 use crate::outlet::Outlet;
 use crate::resident::{Departure, NodeResident};
@@ -93,7 +93,7 @@ pub(crate) fn start(
             "a node on an RDMA device has no port in shared memory: let clients connect to rdma:HOST:PORT",
         ));
     }
-    if matches!(config.copy_units, crate::CopyUnitCount::Fixed(1..)) {
+    if matches!(config.copy_units, crate::ThreadCount::Fixed(1..)) {
         return Err(HostError::Config(
             "copy units move bytes for the software NIC: a node on an RDMA device has none (--copy-units)",
         ));
@@ -105,22 +105,20 @@ pub(crate) fn start(
     #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "no address comes after these"))]
     let mut addresses: Vec<SocketAddr> = listeners.iter().map(Listener::local_address).collect();
     #[cfg(feature = "udp")]
-    let mut udp = UdpListeners::listen(config)?;
+    let mut udp = UdpListeners::listen(config, &run, 0)?;
     let mut nic = IbNic::open(&rdma.device, WorkRequests::default())?;
     let tenants_max = check_memlock_of_node(run.config.memory_bytes(), tenants_at_least(&rdma.listen))?;
     let (mechanism, unenforced) = choose(rdma, run.config.mechanism)?;
     run.config.mechanism = mechanism;
     let terms = admission::terms(&run.config, config.port, &unenforced);
     let acceptors = AcceptorList::default();
-    let options = EngineOptions { processor: config.processor, zero: run.zero };
-    #[cfg(feature = "udp")]
-    let incarnation = run.incarnation;
+    let options = EngineOptions { processor: config.processors.of_node(), zero: run.zero };
     #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "it serves no UDP"))]
     let mut resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
     let driver = DeviceDriver::new(nic).map_err(machine("no event for the node".to_owned()))?;
     #[cfg(feature = "udp")]
     if let Some(udp) = &mut udp {
-        udp.serve(&mut resident, incarnation, |socket| driver.watch(socket))?;
+        udp.serve(&mut resident, Arc::new(driver.bell()), |socket| driver.watch(socket))?;
     }
     let engine: NodeEngine<Rdma> = Engine::start(driver, resident, options)
         .map_err(machine("cannot start the node's thread".to_owned()))?;

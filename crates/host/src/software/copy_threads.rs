@@ -4,7 +4,8 @@
 //! so that a node without long transfers pays nothing for its units. The threads decide nothing: the NIC has checked each
 //! piece, and its memories are live as long as the piece is.
 
-use portcullis_memory::{Crowd, Idle, Mapping};
+use crate::processors::ProcessorList;
+use portcullis_memory::{Crowd, Idle, Mapping, pin};
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::copy_units::{PieceSizes, Pieces, UnitRunner};
 use std::sync::Arc;
@@ -34,17 +35,24 @@ pub(super) struct CopyThreads {
 }
 
 impl CopyThreads {
-    /// Starts `count` threads.
+    /// Starts `count` threads, each on its processor of the list.
     ///
     /// # Errors
     /// The machine cannot start a thread.
-    pub fn start(count: usize) -> std::io::Result<Self> {
+    pub fn start(count: usize, processors: &ProcessorList) -> std::io::Result<Self> {
         let mut started = Self { units: Vec::new(), threads: Vec::new() };
         for number in 0..count {
             let unit = Arc::<Unit>::default();
-            let (own, crowd) = (Arc::clone(&unit), Crowd::new());
+            let (own, processor) = (Arc::clone(&unit), processors.of_thread(number));
+            // A thread that is pinned has its processor for itself.
+            let crowd = processor.map_or_else(Crowd::new, |_| Crowd::none());
             let thread = std::thread::Builder::new().name(format!("portcullis-copy{number}"));
-            started.threads.push(thread.spawn(move || own.run(&crowd))?);
+            started.threads.push(thread.spawn(move || {
+                if let Some(processor) = processor {
+                    pin(processor);
+                }
+                own.run(&crowd);
+            })?);
             started.units.push(unit);
         }
         Ok(started)
@@ -149,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_unit_that_sleeps_is_woken_for_each_piece() {
-        let threads = CopyThreads::start(2).expect("threads");
+        let threads = CopyThreads::start(2, &ProcessorList::default()).expect("threads");
         let runner = threads.runner();
         let memory = Mapping::private(8192).expect("memory");
         for round in 1..=100 {
@@ -175,7 +183,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a copy unit has ended")]
     fn a_node_does_not_wait_for_a_unit_whose_thread_has_ended() {
-        let threads = CopyThreads::start(1).expect("threads");
+        let threads = CopyThreads::start(1, &ProcessorList::default()).expect("threads");
         let runner = threads.runner();
         drop(threads);
         runner.wait();

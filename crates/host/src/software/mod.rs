@@ -82,27 +82,26 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         let failed = |source| HostError::Socket { path: listen.path.clone(), source };
         listeners.push(bound.map_err(failed)?);
     }
+    let copy_units = config.copy_units.copy_units_on(config.processors.count());
     #[cfg(feature = "udp")]
-    let mut udp = UdpListeners::listen(config)?;
+    let mut udp = UdpListeners::listen(config, &run, copy_units)?;
     let no_engine = || machine("cannot start the engine".to_owned());
     let mut nic = SoftNic::new();
-    let copy_threads = CopyThreads::start(config.copy_units.on_this_machine() as usize)
+    let copy_threads = CopyThreads::start(copy_units as usize, &config.processors)
         .map_err(machine("cannot start the threads of copy units".to_owned()))?;
     copy_threads.serve(&mut nic);
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
     let acceptors = AcceptorList::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
     let offers = Arc::new(Offers::new(&run.config, config.port, waker.clone()));
-    #[cfg(feature = "udp")]
-    let incarnation = run.incarnation;
     #[cfg_attr(not(feature = "udp"), expect(unused_mut, reason = "it serves no UDP"))]
     let mut resident = NodeResident::new(&mut nic, run, records, acceptors.clone())?;
     #[cfg(feature = "udp")]
     if let Some(udp) = &mut udp {
-        udp.serve(&mut resident, incarnation, |socket| waker.watch(socket))?;
+        udp.serve(&mut resident, Arc::new(waker.clone()), |socket| waker.watch(socket))?;
     }
     let driver = SoftwareDriver { nic, waker, copy_threads };
-    let options = EngineOptions { processor: config.processor, zero };
+    let options = EngineOptions { processor: config.processors.of_node(), zero };
     let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
     if !listeners.is_empty() {
         let tenants = config.listen.iter().map(|listen| listen.tenant.clone()).collect();

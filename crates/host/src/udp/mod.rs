@@ -5,19 +5,20 @@
 //! clients and the regions of its permissions.
 
 mod admission;
-mod sockets;
+mod end;
+mod lane;
+mod lane_threads;
 mod table;
 
 pub(crate) use admission::UdpListeners;
-pub(crate) use sockets::UdpEnd;
+pub(crate) use end::UdpEnd;
 
 use crate::NetworkListen;
+use crate::thread_count::ThreadCount;
 use portcullis_attach::tls::{DATAGRAM_BYTES_MAX, ListenError, Listener, OneShotTerms};
-use portcullis_onerma::{NodeSocket, RegionTable, Responder, ResponderLimits};
-use portcullis_protocol::Incarnation;
+use portcullis_onerma::{NodeSocket, ResponderLimits};
 use std::net::SocketAddr;
 use std::time::Duration;
-use table::NodeRegions;
 
 /// Attempts to find a free port that is free for TCP and for UDP.
 const PORTS_TRIED: u32 = 16;
@@ -31,6 +32,8 @@ pub struct UdpConfig {
     pub regions_max: u32,
     /// Bytes of the largest datagram that the node sends and accepts.
     pub datagram_max: u32,
+    /// The number of lanes: threads that receive, decrypt and answer packets while the node's thread does other work.
+    pub lanes: ThreadCount,
 }
 
 impl UdpConfig {
@@ -40,7 +43,12 @@ impl UdpConfig {
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self { listen: Vec::new(), regions_max: Self::REGIONS_MAX, datagram_max: DATAGRAM_BYTES_MAX }
+        Self {
+            listen: Vec::new(),
+            regions_max: Self::REGIONS_MAX,
+            datagram_max: DATAGRAM_BYTES_MAX,
+            lanes: ThreadCount::Auto,
+        }
     }
 }
 
@@ -64,18 +72,24 @@ const CHANGE_TIMEOUT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Port {
     listener: Listener,
-    socket: NodeSocket,
+    /// A socket for each lane.
+    sockets: Vec<NodeSocket>,
 }
 
-fn open(listen: &NetworkListen) -> Result<Port, ListenError> {
+/// Opens a port with a socket for each of `lanes` threads, or one for the node's own thread if there are none.
+fn open(listen: &NetworkListen, lanes: u32) -> Result<Port, ListenError> {
     let NetworkListen { address, security, plain_anywhere, .. } = listen;
     let mut tries = 0;
     loop {
         let listener = Listener::bind(address, security.clone(), *plain_anywhere)?;
         let local = listener.local_address();
         tries += 1;
-        match NodeSocket::bind(local) {
-            Ok(socket) => return Ok(Port { listener, socket }),
+        let sockets = match lanes {
+            0 => NodeSocket::bind(local).map(|socket| vec![socket]),
+            _ => NodeSocket::bind_lanes(local, lanes),
+        };
+        match sockets {
+            Ok(sockets) => return Ok(Port { listener, sockets }),
             // Another program has this number for UDP. If the configuration requires no particular number, another one
             // is tried.
             Err(_) if address.ends_with(":0") && tries < PORTS_TRIED => {}
@@ -91,16 +105,6 @@ impl Port {
     pub fn address(&self) -> SocketAddr {
         self.listener.local_address()
     }
-}
-
-/// Makes the end of operations on `memory`, for the node.
-pub(crate) fn make_end<M: portcullis_nic::Memory>(
-    config: &UdpConfig,
-    incarnation: Incarnation,
-    memory: M,
-) -> NodeRegions<M> {
-    let table = RegionTable::new(incarnation.0, config.regions_max);
-    NodeRegions(Responder::new(memory, table, limits(config)))
 }
 
 /// Returns the terms of a port, which its clients need.

@@ -1,14 +1,13 @@
 //! The table of regions, as the node fills it.
 
-use portcullis_nic::{Memory, RemoteAddress};
+use portcullis_nic::RemoteAddress;
 use portcullis_node::{OpenRegion, Regions};
-use portcullis_onerma::{Allowed, HostAddress, OperationType, Region, RegionId, RegionKey, Responder};
+use portcullis_onerma::{Allowed, HostAddress, OperationType, Region, RegionId, RegionKey, RegionTable};
 use portcullis_protocol::{HolderKey, RegionName, Rights};
-use std::fmt::Debug;
 
-/// The responder with its table of regions. The node owns it, and the sockets borrow it from the node.
+/// The table of regions. The node owns it, and the responders of its lanes share the regions.
 #[derive(Debug)]
-pub(crate) struct NodeRegions<M>(pub Responder<M>);
+pub(super) struct NodeRegions(pub RegionTable);
 
 fn allowed(rights: Rights) -> Allowed {
     let of = [
@@ -21,7 +20,7 @@ fn allowed(rights: Rights) -> Allowed {
     Allowed::these(&types)
 }
 
-impl<M: Memory + Debug + Send + 'static> Regions for NodeRegions<M> {
+impl Regions for NodeRegions {
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
         let OpenRegion { client, host, address, offset, length, lifetime_word, rights } = region;
         let mut key = [0; 32];
@@ -36,13 +35,20 @@ impl<M: Memory + Debug + Send + 'static> Regions for NodeRegions<M> {
             lifetime_word: Some(lifetime_word.0),
             allowed: allowed(rights),
         };
-        let id = self.0.regions().insert(region).ok()?;
-        let key = self.0.regions().derive(id, HostAddress(host), client.0).expect("it was just opened");
+        let id = self.0.insert(region).ok()?;
+        let key = self.0.derive(id, HostAddress(host), client.0).expect("it was just opened");
         Some((RegionName { index: id.index, generation: id.generation }, HolderKey(key.to_bytes())))
     }
 
     fn close(&mut self, region: RegionName) {
-        let id = RegionId { index: region.index, generation: region.generation };
-        assert!(self.0.regions().remove(id), "a region is closed once");
+        assert!(self.0.remove(id(region)), "a region is closed once");
     }
+
+    fn has_ended(&mut self, region: RegionName) -> bool {
+        self.0.has_ended(id(region))
+    }
+}
+
+fn id(region: RegionName) -> RegionId {
+    RegionId { index: region.index, generation: region.generation }
 }

@@ -185,9 +185,9 @@ impl<N: Nic> Enforcement<N> {
         self.region_keys = Some(RegionKeys::new(regions, tenant_max));
     }
 
-    /// Returns the mechanism for clients without queue pairs.
-    pub fn region_keys(&self) -> Option<&RegionKeys> {
-        self.region_keys.as_ref()
+    /// Whether the end of an operation of a client without queue pairs is awaited, which no event announces.
+    pub fn awaits_operations(&self) -> bool {
+        self.region_keys.as_ref().is_some_and(RegionKeys::awaits_operations)
     }
 
     /// Returns the mechanism for clients without queue pairs, to be changed.
@@ -272,6 +272,7 @@ impl<N: Nic> Enforcement<N> {
         self.mark_busy(exposure.tenant);
         match &mut self.region_keys {
             Some(region_keys) if region_keys.serves(exposure.client) => region_keys.expose(*exposure),
+            Some(region_keys) if region_keys.is_in_use(exposure.object) => region_keys.hold_back(exposure),
             _ => self.work_mut(exposure.tenant).starting.push(*exposure),
         }
     }
@@ -352,8 +353,12 @@ impl<N: Nic> Enforcement<N> {
         if let Some(region_keys) = &mut self.region_keys {
             self.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));
             self.noted = 0;
-            let ready: Vec<TenantId> = region_keys.ready().collect();
+            let (ready, released) = (region_keys.ready(), region_keys.take_released());
             ready.into_iter().for_each(|tenant| self.mark_busy(tenant));
+            for exposure in released {
+                self.mark_busy(exposure.tenant);
+                self.work_mut(exposure.tenant).starting.push(exposure);
+            }
         }
         std::mem::take(&mut self.outcomes)
     }

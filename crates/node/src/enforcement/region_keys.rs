@@ -1,8 +1,10 @@
 //! Mechanism `region-key`, for clients without queue pairs, whose accesses are encrypted operations on their own
 //! (1RMA). A permission takes a place in a table of regions, and its holder gets a key that was derived for it.
 //!
-//! A permission is set up, or taken down, when the call returns: the node awaits no request of the NIC, and no queue
-//! pair breaks. The table is behind [`Regions`], which knows keys and packets. This module knows neither.
+//! A permission is set up when the call returns, and no operation under it begins any more when the call that takes it
+//! down returns: the node awaits no request of the NIC, and no queue pair breaks. An operation that another thread is
+//! carrying out at that moment ends first: only then is the end of the permission reported, and its memory handed on.
+//! The table is behind [`Regions`], which knows keys and packets. This module knows neither.
 
 use super::{EnforcementOutcome, Exposing, Surroundings};
 use crate::books::{Exposure, ObjectId, PermissionSlot, Residue, Withdrawal, offset};
@@ -11,7 +13,6 @@ use portcullis_planted::planted;
 use portcullis_protocol::{
     ClientId, Credential, HolderKey, Refusal, RegionName, RemoteAddress, Rights, TenantId,
 };
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
@@ -34,14 +35,26 @@ pub struct OpenRegion {
     pub rights: Rights,
 }
 
-/// The node's table of regions (1RMA §4.3), as far as the node uses it. The component that carries out the operations on
-/// the regions gets the table, as the type that it is, from [`Node::regions`](crate::Node::regions).
-pub trait Regions: Any + Debug + Send {
+/// The node's table of regions (1RMA §4.3), as far as the node uses it.
+pub trait Regions: Debug + Send {
     /// Opens a region. Returns its name and its holder's key. `None`: all places are taken.
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)>;
 
-    /// Closes a region. After this no operation of its holder has any effect.
+    /// Closes a region: from here on no operation of its holder begins.
     fn close(&mut self, region: RegionName);
+
+    /// Whether no operation on a region that was closed is being carried out any more. After this no operation of its
+    /// holder has any effect. Returns `true` soon after [`close`](Self::close).
+    fn has_ended(&mut self, region: RegionName) -> bool;
+}
+
+/// A permission whose region was closed.
+#[derive(Debug)]
+struct Closed {
+    withdrawal: Withdrawal,
+    region: RegionName,
+    /// Whether no operation under the permission is being carried out any more.
+    has_ended: bool,
 }
 
 /// A client without queue pairs.
@@ -63,26 +76,19 @@ pub(crate) struct RegionKeys {
     /// For each object, the number of ended permissions of clients with queue pairs that the NIC has not taken down
     /// yet. No region is opened over such an object: its bytes may still be exposed.
     closing: HashMap<ObjectId, u32>,
-    /// Permissions that wait for the NIC to take others down.
+    /// Permissions that wait for the NIC to take others down, or for operations on regions to end.
     waiting: Vec<Exposure>,
+    /// Permissions of clients with queue pairs that wait for operations on regions to end.
+    held_back: Vec<Exposure>,
     /// Permissions whose regions are closed, and whose end is not yet reported to the books.
-    ended: Vec<Withdrawal>,
+    closed: Vec<Closed>,
 }
 
 impl RegionKeys {
     pub fn new(regions: Box<dyn Regions>, tenant_max: u32) -> Self {
         let (clients, taken, closing) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { regions, clients, tenant_max, taken, closing, waiting: Vec::new(), ended: Vec::new() }
-    }
-
-    /// Returns the table of regions.
-    pub fn regions(&self) -> &dyn Any {
-        &*self.regions
-    }
-
-    /// Returns the table of regions, to be changed.
-    pub fn regions_mut(&mut self) -> &mut dyn Any {
-        &mut *self.regions
+        let (waiting, held_back, closed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { regions, clients, tenant_max, taken, closing, waiting, held_back, closed }
     }
 
     pub fn enter_client(&mut self, client: ClientId, tenant: TenantId, host: [u8; 16]) {
@@ -122,23 +128,64 @@ impl RegionKeys {
         self.waiting.push(exposure);
     }
 
-    /// Iterates over the tenants of permissions that can be set up now.
-    pub fn ready(&self) -> impl Iterator<Item = TenantId> + '_ {
-        self.waiting.iter().filter(|it| !self.closing.contains_key(&it.object)).map(|it| it.tenant)
+    /// Keeps a permission of a client with queue pairs from being set up until no operation is carried out any more on
+    /// closed regions over its object. [`take_released`](Self::take_released) returns it then.
+    pub fn hold_back(&mut self, exposure: &Exposure) {
+        self.held_back.push(*exposure);
+    }
+
+    /// Takes out the held-back permissions that can be set up now.
+    pub fn take_released(&mut self) -> Vec<Exposure> {
+        self.look_at_closed();
+        let held_back = std::mem::take(&mut self.held_back);
+        let (held_back, released) = held_back.into_iter().partition(|it| self.is_in_use(it.object));
+        self.held_back = held_back;
+        released
+    }
+
+    /// Whether an operation on a closed region over this object is being carried out.
+    pub fn is_in_use(&self, object: ObjectId) -> bool {
+        self.closed.iter().any(|it| !it.has_ended && it.withdrawal.object == object)
+    }
+
+    /// Whether the NIC or an operation may still access an object under a permission that has ended.
+    fn is_exposed(&self, object: ObjectId) -> bool {
+        self.closing.contains_key(&object) || self.is_in_use(object)
+    }
+
+    /// Returns the tenants of permissions that can be set up now, or whose end can be reported now.
+    pub fn ready(&mut self) -> Vec<TenantId> {
+        self.look_at_closed();
+        let ended = self.closed.iter().filter(|it| it.has_ended).map(|it| it.withdrawal.tenant);
+        let waiting = self.waiting.iter().filter(|it| !self.is_exposed(it.object));
+        waiting.map(|it| it.tenant).chain(ended).collect()
+    }
+
+    /// Whether the end of an operation is awaited, which no event announces.
+    pub fn awaits_operations(&self) -> bool {
+        self.closed.iter().any(|it| !it.has_ended)
+    }
+
+    /// Notes under which permissions no operation is being carried out any more.
+    fn look_at_closed(&mut self) {
+        for closed in self.closed.iter_mut().filter(|it| !it.has_ended) {
+            closed.has_ended = planted!(RegionStaysOpen) || self.regions.has_ended(closed.region);
+        }
     }
 
     /// Reports the permissions of a tenant that have ended. Sets up those over whose objects the NIC exposes no ended
     /// permissions any more.
     pub fn proceed<N: Nic>(&mut self, around: &mut Surroundings<'_, N>) {
-        let (tenant, closing) = (around.tenant, &self.closing);
-        for ended in self.ended.extract_if(.., |it| it.tenant == tenant) {
-            around.outcomes.push(EnforcementOutcome::Withdrawn(ended.residue()));
-            around.outcomes.extend(ended.owed.map(EnforcementOutcome::Settled));
+        self.look_at_closed();
+        let tenant = around.tenant;
+        for ended in self.closed.extract_if(.., |it| it.has_ended && it.withdrawal.tenant == tenant) {
+            around.outcomes.push(EnforcementOutcome::Withdrawn(ended.withdrawal.residue()));
+            around.outcomes.extend(ended.withdrawal.owed.map(EnforcementOutcome::Settled));
         }
-        let ready: Vec<Exposure> = self
-            .waiting
-            .extract_if(.., |it| it.tenant == tenant && !closing.contains_key(&it.object))
-            .collect();
+        let (ready, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<Vec<Exposure>, _>(|it| it.tenant == tenant && !self.is_exposed(it.object));
+        self.waiting = waiting;
         for exposure in ready {
             let outcome = match self.open(around, &exposure) {
                 Ok(credential) => EnforcementOutcome::Exposed(exposure.permission, credential),
@@ -179,7 +226,7 @@ impl RegionKeys {
         self.taken.values().map(|&taken| u64::from(taken)).sum()
     }
 
-    /// Takes a permission down: from here on its holder's operations have no effect. [`proceed`](Self::proceed) reports
+    /// Takes a permission down: from here on none of its holder's operations begins. [`proceed`](Self::proceed) reports
     /// the end to the books.
     pub fn withdraw(&mut self, withdrawal: Withdrawal, region: RegionName) {
         if !planted!(RegionStaysOpen) {
@@ -191,21 +238,30 @@ impl RegionKeys {
         if *taken == 0 {
             self.taken.remove(&tenant);
         }
-        self.ended.push(withdrawal);
+        let has_ended = planted!(RegionStaysOpen) || self.regions.has_ended(region);
+        self.closed.push(Closed { withdrawal, region, has_ended });
     }
 
     /// Returns the number of a tenant's permissions that are not reported to the books yet.
     pub fn burden(&self, tenant: TenantId) -> usize {
-        let waiting = self.waiting.iter().filter(|it| it.tenant == tenant).count();
-        waiting + self.ended.iter().filter(|it| it.tenant == tenant).count()
+        let waiting = self.waiting.iter().chain(&self.held_back).filter(|it| it.tenant == tenant).count();
+        waiting + self.closed.iter().filter(|it| it.withdrawal.tenant == tenant).count()
     }
 
-    /// Ends a tenant. Returns its permissions that were never set up, and the residues of those that have ended.
+    /// Ends a tenant. Returns its permissions that were never set up, and the residues of those that have ended. Waits for
+    /// the operations under these, at most one on each thread that carries out operations.
     pub fn end_tenant(&mut self, tenant: TenantId) -> (Vec<PermissionSlot>, Vec<Residue>) {
         self.clients.retain(|_, guest| guest.tenant != tenant);
         let waiting = self.waiting.extract_if(.., |it| it.tenant == tenant);
-        let unexposed = waiting.map(|it| it.permission).collect();
-        let ended = self.ended.extract_if(.., |it| it.tenant == tenant);
-        (unexposed, ended.map(|it| it.residue()).collect())
+        let held_back = self.held_back.extract_if(.., |it| it.tenant == tenant);
+        let unexposed = waiting.chain(held_back).map(|it| it.permission).collect();
+        let (regions, mut residues) = (&mut self.regions, Vec::new());
+        for closed in self.closed.extract_if(.., |it| it.withdrawal.tenant == tenant) {
+            while !closed.has_ended && !planted!(RegionStaysOpen) && !regions.has_ended(closed.region) {
+                std::thread::yield_now();
+            }
+            residues.push(closed.withdrawal.residue());
+        }
+        (unexposed, residues)
     }
 }

@@ -6,7 +6,7 @@ use portcullis_protocol::{
     ClientId, Credential, GrantRequest, Granted, HolderKey, Lifetime, RegionName, Reply, ReplyBody, Request,
     RequestBody,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 pub const HOST: [u8; 16] = [7; 16];
@@ -23,6 +23,10 @@ pub struct Table {
     generations: Vec<u32>,
     pub opened: u32,
     closed: u32,
+    /// Whether an operation is carried out on each region at the moment at which it is closed.
+    pub is_in_use: bool,
+    /// The closed regions on which an operation is still carried out.
+    pub in_use: BTreeSet<RegionName>,
 }
 
 #[derive(Debug)]
@@ -49,6 +53,13 @@ impl Regions for Lent {
         assert!(table.open.remove(&region).is_some(), "{region:?} is closed once, and was open");
         table.generations[region.index as usize] += 1;
         table.closed += 1;
+        if table.is_in_use {
+            table.in_use.insert(region);
+        }
+    }
+
+    fn has_ended(&mut self, region: RegionName) -> bool {
+        !self.0.lock().expect("not poisoned").in_use.contains(&region)
     }
 }
 

@@ -1,12 +1,58 @@
 //! Changes (writes, atomics, rekeys) in progress, from the solicitation to the last byte of their data, and the record
 //! of the latest completed changes.
+//!
+//! All changes of a client are in one book, whichever responder receives its packets: a client's limit, a repeated
+//! request and the outcome of a change hold over all responders of a node together.
 
+use super::ResponderLimits;
 use crate::arrivals::Arrivals;
-use crate::packet::Header;
+use crate::cipher::Counter;
+use crate::packet::{Header, lane_of};
 use portcullis_planted::planted;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+/// The changes of all clients of a node, in as many books as the node has responders.
+#[derive(Debug)]
+pub(super) struct ChangeBooks(Box<[Mutex<ChangeBook>]>);
+
+/// The changes of some of a node's clients.
+#[derive(Debug)]
+pub(super) struct ChangeBook {
+    pub changes: Changes,
+    pub finished: Finished,
+    /// The counters of the packets that solicit changes.
+    pub salts: Counter,
+}
+
+impl ChangeBooks {
+    /// Creates `count` books with these limits together. The counters of each are those of a sender of the node.
+    pub fn new(count: usize, limits: &ResponderLimits, mut salts: impl FnMut(usize) -> Counter) -> Self {
+        let of_a_client = limits.client_changes_max;
+        // A client may have as many changes under way as it may have on a node with one lane.
+        let changes = (limits.changes_max / count).max(of_a_client.min(limits.changes_max));
+        let finished = limits.finished_max.div_ceil(count);
+        let book = |number| ChangeBook {
+            changes: Changes::new(changes, of_a_client),
+            finished: Finished::new(finished),
+            salts: salts(number),
+        };
+        Self((0..count).map(book).map(Mutex::new).collect())
+    }
+
+    /// Returns the book of a client, to the responder of number `lane`.
+    pub fn of_client(&self, client: u64, lane: usize) -> MutexGuard<'_, ChangeBook> {
+        let own = lane_of(client, self.0.len());
+        self.book(if planted!(ChangesBelongToLanes) { lane } else { own })
+    }
+
+    /// Returns the book of this number.
+    pub fn book(&self, number: usize) -> MutexGuard<'_, ChangeBook> {
+        self.0[number].lock().expect("a node does not outlive the panic of a responder")
+    }
+}
 
 /// A change whose bytes are in flight.
 #[derive(Debug)]

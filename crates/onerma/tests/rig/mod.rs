@@ -36,6 +36,7 @@ pub const RESPONDER: ResponderLimits = ResponderLimits {
 
 /// The node's end.
 pub struct Node {
+    pub regions: RegionTable,
     pub responder: Responder<Mapping>,
     pub memory: Mapping,
     pub address: SocketAddr,
@@ -57,9 +58,9 @@ pub fn at(micros: u64) -> Duration {
 impl Node {
     pub fn new(limits: ResponderLimits) -> Self {
         let memory = Mapping::shareable("memory", MEMORY).expect("memory");
-        let table = RegionTable::new(INCARNATION, 16);
-        let responder = Responder::new(memory.clone(), table, limits);
-        Self { responder, memory, address: "10.0.0.1:4000".parse().expect("an address") }
+        let regions = RegionTable::new(INCARNATION, 16);
+        let responder = Responder::new(memory.clone(), &regions, limits);
+        Self { regions, responder, memory, address: "10.0.0.1:4000".parse().expect("an address") }
     }
 
     pub fn region(&mut self, base: u64, length: u64) -> RegionId {
@@ -71,13 +72,13 @@ impl Node {
         let allowed = Allowed::these(types);
         let region =
             Region { key, address: 0, length, offset: base, lifetime_word: Some(LIFETIME_WORD), allowed };
-        self.responder.regions().insert(region).expect("room")
+        self.regions.insert(region).expect("room")
     }
 
     /// Returns the destination of a client's operations on a region, with its key.
     pub fn grant(&mut self, region: RegionId, to: &Client) -> Destination {
         let host = HostAddress::from(to.address.ip());
-        let key = self.responder.regions().derive(region, host, to.id).expect("the region is there");
+        let key = self.regions.derive(region, host, to.id).expect("the region is there");
         Destination { address: self.address, client: to.id, region, key: key.set_up() }
     }
 

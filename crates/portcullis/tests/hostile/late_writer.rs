@@ -1,6 +1,6 @@
 //! A client that goes on with long writes after its permission has been withdrawn, while copy units move their bytes.
 
-use portcullis::host::{CopyUnitCount, Host, HostConfig};
+use portcullis::host::{Host, HostConfig, ThreadCount};
 use portcullis::{Acquire, Allocate, Lifetime, Mechanism, NodeConfig, SessionOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +15,7 @@ fn node(mechanism: Mechanism) -> Host {
     let mut node = NodeConfig { mechanism, pool_bytes: 16 << 20, ..NodeConfig::default() };
     // The late writer is refused all the time. It is not to be barred for that.
     node.violations.late_grace = Lifetime::seconds(3600);
-    let copy_units = CopyUnitCount::Fixed(2);
+    let copy_units = ThreadCount::Fixed(2);
     Host::start(HostConfig { node, copy_units, ..HostConfig::default() }).expect("a node starts")
 }
 

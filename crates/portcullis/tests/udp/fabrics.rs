@@ -1,12 +1,12 @@
 //! One node, two fabrics: clients of one tenant share objects whichever fabric they use.
 
 use crate::rig::{RED, Rig};
-use portcullis::{Acquire, Allocate, Lifetime, Mechanism, Session, connect};
+use portcullis::{Acquire, Allocate, Lifetime, Mechanism, Session};
 
 #[test]
 fn an_object_goes_to_and_fro_between_fabrics_and_its_old_holder_is_refused() {
     let rig = Rig::new();
-    let over_memory = connect(&format!("shm:{}", rig.socket(RED).display())).expect("a session");
+    let over_memory = rig.local_session(RED);
     let mut sessions: [Session; 2] = [over_memory, rig.session(RED)];
     let ask = Allocate::bytes(4096).keep().lifetime(Lifetime::seconds(9));
     let first = sessions[0].allocate(ask).expect("memory");

@@ -14,6 +14,7 @@ mod fabrics;
 #[path = "../hostile/honest.rs"]
 mod honest;
 mod keys;
+mod lanes;
 mod messages;
 mod mtu;
 mod path;

@@ -2,13 +2,16 @@
 
 use crate::audit::Audit;
 use crate::honest::Honest;
-use portcullis::host::{Host, HostConfig, Listen, NetworkListen, UdpConfig};
+use portcullis::host::{Host, HostConfig, Listen, NetworkListen, ThreadCount, UdpConfig};
 use portcullis::{NodeConfig, NodeSecurity, Session, SessionOptions, connect, connect_with};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub const RED: &str = "red";
 pub const BLUE: &str = "blue";
+
+/// Lanes of a node, unless a test needs another number: more threads than there are processors to spare.
+const LANES: ThreadCount = ThreadCount::Fixed(2);
 
 /// Time that a test waits for an event before the test fails. No successful test waits that long.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -37,7 +40,8 @@ impl Rig {
     }
 
     pub fn with(node: NodeConfig, change: impl FnOnce(&mut UdpConfig)) -> Self {
-        let mut udp = UdpConfig { listen: vec![listen(RED), listen(BLUE)], ..UdpConfig::default() };
+        let (listen, lanes) = (vec![listen(RED), listen(BLUE)], LANES);
+        let mut udp = UdpConfig { listen, lanes, ..UdpConfig::default() };
         change(&mut udp);
         let folder = tempfile::tempdir().expect("a folder");
         let sockets = [RED, BLUE]
@@ -60,12 +64,17 @@ impl Rig {
     }
 
     /// Returns the socket for a tenant's clients on this machine.
-    pub fn socket(&self, tenant: &str) -> PathBuf {
+    fn socket(&self, tenant: &str) -> PathBuf {
         self.folder.path().join(tenant)
     }
 
     pub fn session(&self, tenant: &str) -> Session {
         connect(&self.address(tenant)).expect("a session")
+    }
+
+    /// Attaches a client of a tenant in shared memory.
+    pub fn local_session(&self, tenant: &str) -> Session {
+        connect(&format!("shm:{}", self.socket(tenant).display())).expect("a session")
     }
 
     pub fn session_with(&self, tenant: &str, options: SessionOptions) -> Session {

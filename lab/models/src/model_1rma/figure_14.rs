@@ -65,7 +65,7 @@ impl Rotation {
         let region = world.region(SERVER);
         // The next key's grants are handed out before it is installed (§7.3: pre-distributed).
         let keys = [2, 1].map(|number| {
-            assert!(world.responder(SERVER).regions().rekey(region, key(number)));
+            assert!(world.regions(SERVER).rekey(region, key(number)));
             world.grant(SERVER, PROBER)
         });
         let [next, before] = keys;
@@ -97,7 +97,7 @@ impl Rotation {
 
     fn install(&mut self, number: u8) {
         let region = self.world.region(SERVER);
-        assert!(self.world.responder(SERVER).regions().rekey(region, key(number)));
+        assert!(self.world.regions(SERVER).rekey(region, key(number)));
     }
 
     /// Takes what has ended. Returns the key and the status of each ended probe.

@@ -81,7 +81,7 @@ fn refused(inputs: &OneShotInputs) -> Vec<OutputRow> {
     let mut run = Provocation::new(inputs);
     let to = run.to.clone();
     let region = run.world.region(SERVER);
-    assert!(run.world.responder(SERVER).regions().rekey(region, RegionKey::new([8; 32])));
+    assert!(run.world.regions(SERVER).rekey(region, RegionKey::new([8; 32])));
     run.issue(&to, 1);
     let within = (0, inputs.round_trip_ns);
     rows(

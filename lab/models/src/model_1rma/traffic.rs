@@ -103,7 +103,7 @@ impl Traffic {
     fn fail(&mut self) {
         let (_, server) = self.fails.expect("the alarm was set for it");
         let region = self.cluster.world.region(server);
-        assert!(self.cluster.world.responder(server).regions().remove(region), "it is there until then");
+        assert!(self.cluster.world.regions(server).remove(region), "it is there until then");
     }
 
     /// Begins a read. Its time counts from when it was begun first.

@@ -57,8 +57,8 @@ pub(crate) struct World {
     events: EventQueue<Event>,
     links: Links,
     hosts: Vec<Host>,
-    /// The regions of hosts with responders.
-    regions: Vec<Option<RegionId>>,
+    /// The tables of hosts with responders, and the region in each.
+    regions: Vec<Option<(RegionTable, RegionId)>>,
     /// The datagrams that clients have sent: the time, the sender and the receiver of each.
     sent: Option<Vec<(Nanos, usize, usize)>>,
 }
@@ -85,7 +85,7 @@ impl World {
             events: EventQueue::default(),
             links: Links::new(hosts, terms.link, terms.faults, terms.seed),
             hosts: (0..hosts).map(|_| Host::default()).collect(),
-            regions: vec![None; hosts],
+            regions: (0..hosts).map(|_| None).collect(),
             sent: None,
         }
     }
@@ -105,8 +105,9 @@ impl World {
             lifetime_word: None,
             allowed,
         };
-        self.regions[host] = Some(table.insert(region).expect("the table has room"));
-        self.hosts[host].responder = Some(Responder::new(memory, table, limits));
+        let region = table.insert(region).expect("the table has room");
+        self.hosts[host].responder = Some(Responder::new(memory, &table, limits));
+        self.regions[host] = Some((table, region));
     }
 
     /// Gives a host a client with congestion control.
@@ -125,8 +126,8 @@ impl World {
         let region = self.region(server);
         let to = address(client, End::Client);
         let number = client as u64 + 1;
-        let regions = self.responder(server).regions();
-        let key = regions.derive(region, HostAddress::from(to.ip()), number).expect("it is there");
+        let key =
+            self.regions(server).derive(region, HostAddress::from(to.ip()), number).expect("it is there");
         Destination { address: address(server, End::Responder), client: number, region, key: key.set_up() }
     }
 
@@ -137,7 +138,14 @@ impl World {
 
     /// Returns the region of a host.
     pub fn region(&self, server: usize) -> RegionId {
-        self.regions[server].expect("the host has a responder")
+        let (_, region) = self.regions[server].as_ref().expect("the host has a responder");
+        *region
+    }
+
+    /// Returns the table of regions of a host.
+    pub fn regions(&mut self, server: usize) -> &mut RegionTable {
+        let (table, _) = self.regions[server].as_mut().expect("the host has a responder");
+        table
     }
 
     /// Returns a host's responder.

@@ -13,7 +13,7 @@ use crate::output::say;
 use crate::samples::{Samples, mops};
 use clap::Args;
 use comfy_table::{Table, presets};
-use portcullis::host::{Host, HostConfig};
+use portcullis::host::{Host, HostConfig, ProcessorList};
 use portcullis::{
     Allocate, Answer, BarePermission, Call, ChunkLimits, Client, Error, Moment, NodeConfig, NotRevoked,
     Quota, Session, SessionEndpoint, SessionOptions,
@@ -311,8 +311,8 @@ fn start(options: &BenchChunksOptions) -> Result<Host, BenchError> {
     // The busy clients are of one tenant, and have many objects each.
     let quota = Quota { objects_max: u64::MAX, ..Quota::default() };
     let node = NodeConfig { pool_bytes, quota, chunks: Some(chunks), ..NodeConfig::default() };
-    let processor = processors::pair().map(|(node, _)| node);
-    let host = Host::start(HostConfig { node, processor, ..HostConfig::default() });
+    let processors = processors::pair().map_or_else(ProcessorList::default, |(node, _)| node.into());
+    let host = Host::start(HostConfig { node, processors, ..HostConfig::default() });
     host.map_err(|error| BenchError::Options(error.to_string()))
 }
 

@@ -99,7 +99,7 @@ impl NodeProcess {
         command.args(&setup.more);
         command.args(["--protection", setup.protection.name(), "--stop-at-end-of-input"]);
         if let Some((processor, _)) = processors::pair() {
-            command.args(["--processor", &processor.to_string()]);
+            command.args(["--processors", &processor.to_string()]);
         }
         if !setup.without.is_empty() {
             command.args(["--without", &setup.without.join(",")]);

@@ -226,7 +226,7 @@ impl Node {
         arguments.extend(ground.device.arguments());
         arguments.extend(options.iter().map(|&option| option.to_owned()));
         if let Some(processor) = ground.processors.node {
-            arguments.extend(["--processor".to_owned(), processor.to_string()]);
+            arguments.extend(["--processors".to_owned(), processor.to_string()]);
         }
         let process = Process::start(format!("the {name} node"), &arguments, ground.patience)?;
         let line = process.line(ANSWER_WITHIN)?;

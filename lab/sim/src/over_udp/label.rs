@@ -28,6 +28,10 @@ impl Label {
     pub const REQUEST: u8 = 1;
     /// To a client: a part of what is read.
     pub const READ_DATA: u8 = 2;
+    /// To a node: a part of the data of a change.
+    pub const CHANGE_DATA: u8 = 4;
+    /// The type of operation that writes.
+    pub const WRITE: u8 = 2;
     /// To a client: the node does not know the key. This kind is not sealed.
     pub const UNKNOWN: u8 = 7;
     /// The number of kinds.
@@ -53,6 +57,11 @@ impl Label {
             offset: word(56)?,
             slot: word(60)?,
         })
+    }
+
+    /// Whether the packet claims to have data of a write, for a node.
+    pub fn is_data_of_write(&self) -> bool {
+        (self.kind, self.of) == (Self::CHANGE_DATA, Self::WRITE)
     }
 
     /// Whether a packet of this kind is sealed, and so has a nonce.

@@ -1,25 +1,57 @@
-//! A node's end of operations, and its table of regions as the node fills it.
+//! A node's end of operations, in lanes, and its table of regions as the node fills it.
+//!
+//! A lane may be carrying out a write at the moment at which the node closes the write's region. Then the end takes no
+//! other step until the write arrives in memory, some turns later.
 
+use super::label::Label;
 use crate::dice::Dice;
-use crate::memory::{SimMemory, Touch, Touches};
+use crate::memory::{SimMemory, Touch, Touches, Words, index};
 use crate::oracle::SessionId;
 use portcullis_node::{OpenRegion, Regions};
 use portcullis_onerma::{
     Allowed, HostAddress, OperationType, Refused, Region, RegionId, RegionKey, RegionTable, Responder,
     ResponderLimits,
 };
+use portcullis_planted::planted;
 use portcullis_protocol::{ClientId, HolderKey, Incarnation, RegionName, RemoteAddress, Rights};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The most lanes of a node.
+const LANES_MAX: u64 = 3;
+/// The most turns in which a write is on its way to memory.
+const TURNS_MAX: u64 = 12;
+
+/// A datagram with the address of its sender.
+type Datagram = (SocketAddr, Vec<u8>);
+
+/// A write that a lane was carrying out when its region was closed.
+#[derive(Debug)]
+struct SlowWrite {
+    region: RegionName,
+    datagram: Datagram,
+    touches: Vec<Touch>,
+    turns_left: u64,
+}
+
 /// State that the node and its end share.
 #[derive(Debug)]
 struct Shared {
-    responder: Responder<SimMemory>,
+    table: RegionTable,
+    lanes: Vec<Responder<SimMemory>>,
+    /// The lane that sends the next packet.
+    next_lane: usize,
+    touches: Touches,
+    /// The node's pool. Accesses through this value are not recorded.
+    pool: SimMemory,
     /// The regions that are open.
     open: BTreeSet<RegionName>,
+    arrived: VecDeque<Datagram>,
+    slow_write: Option<SlowWrite>,
+    /// The time of the latest step.
+    now: Duration,
     dice: Dice,
 }
 
@@ -31,11 +63,8 @@ struct SimRegions(Arc<Mutex<Shared>>);
 #[derive(Debug)]
 pub(crate) struct NodeEnd {
     shared: Arc<Mutex<Shared>>,
-    touches: Touches,
     /// The node's pool. Accesses through this value are not recorded.
     pool: SimMemory,
-    /// Datagrams that have arrived.
-    pub arrived: VecDeque<(SocketAddr, Vec<u8>)>,
     /// The clients of this life of the node, including those that have left.
     pub clients: HashMap<ClientId, SessionId>,
 }
@@ -44,11 +73,57 @@ pub(crate) struct NodeEnd {
 #[derive(Debug)]
 pub(crate) struct Effect {
     pub touches: Vec<Touch>,
-    /// The word at the label's address before the datagram.
-    pub before: Option<u64>,
-    /// Whether an atomic was executed, even if it did not change the word.
-    pub is_atomic: bool,
     pub refused: Vec<Refused>,
+}
+
+impl Shared {
+    /// Has a lane process a datagram. Some datagrams arrive in another lane than the one that they are steered to.
+    fn process(&mut self, (from, bytes): &Datagram) {
+        let steered = bytes.get(8).map_or(0, |&byte| u64::from(byte));
+        let number = if self.dice.per_mille(300) { self.dice.any() } else { steered };
+        let lanes = self.lanes.len() as u64;
+        let lane = &mut self.lanes[index(number % lanes)];
+        lane.handle_packet(*from, &mut bytes.clone(), self.now);
+    }
+
+    fn refusals(&mut self) -> Vec<Refused> {
+        let lanes = self.lanes.iter_mut();
+        lanes.flat_map(|lane| std::iter::from_fn(|| lane.poll_refusal())).collect()
+    }
+
+    /// Lets a lane carry out a write in a region up to its last step, if the data of one has arrived.
+    fn begin_slow_write(&mut self, region: RegionName) {
+        if self.slow_write.is_some() || self.dice.per_mille(100) {
+            return;
+        }
+        let is_its_data = |(_, bytes): &Datagram| {
+            Label::read(bytes).is_some_and(|label| label.region == region && label.is_data_of_write())
+        };
+        let Some(datagram) = self.arrived.iter().position(is_its_data).and_then(|at| self.arrived.remove(at))
+        else {
+            return;
+        };
+        let label = Label::read(&datagram.1).expect("it has a label");
+        let before = self.bytes_of(&label);
+        self.process(&datagram);
+        let touches = self.touches.take();
+        if let Some(Touch::Write { offset, .. }) = touches.first() {
+            let (_, bytes) = before.expect("a write is in the pool");
+            self.pool.poke(*offset, &bytes);
+            let turns_left = self.dice.of(1..TURNS_MAX);
+            self.slow_write = Some(SlowWrite { region, datagram, touches, turns_left });
+        }
+    }
+
+    /// Returns the place and the bytes of the pool that an operation names.
+    fn bytes_of(&self, label: &Label) -> Option<(u64, Vec<u8>)> {
+        use portcullis_nic::Memory;
+        let offset = label.address.checked_sub(portcullis_node::POOL_BASE.0)?;
+        let end = offset.checked_add(label.length.into())?;
+        let mut bytes = vec![0; label.length as usize];
+        (end <= self.pool.length()).then(|| self.pool.peek(offset, &mut bytes))?;
+        Some((offset, bytes))
+    }
 }
 
 impl NodeEnd {
@@ -57,15 +132,26 @@ impl NodeEnd {
         pool: &SimMemory,
         incarnation: Incarnation,
         (limits, regions_max): (ResponderLimits, u32),
-        dice: Dice,
+        mut dice: Dice,
     ) -> (Self, Box<dyn Regions>) {
         let (noted, touches) = pool.noted();
         let table = RegionTable::new(incarnation.0, regions_max);
-        let responder = Responder::new(noted, table, limits);
-        let shared = Arc::new(Mutex::new(Shared { responder, open: BTreeSet::new(), dice }));
+        let lanes = Responder::lanes(&noted, &table, limits, index(1 + dice.of(0..LANES_MAX)));
+        let (pool, clients) = (pool.unnoted(), HashMap::new());
+        let shared = Arc::new(Mutex::new(Shared {
+            table,
+            lanes,
+            next_lane: 0,
+            touches,
+            pool: pool.clone(),
+            open: BTreeSet::new(),
+            arrived: VecDeque::new(),
+            slow_write: None,
+            now: Duration::ZERO,
+            dice,
+        }));
         let regions = Box::new(SimRegions(Arc::clone(&shared)));
-        let (arrived, pool, clients) = (VecDeque::new(), pool.unnoted(), HashMap::new());
-        (Self { shared, touches, pool, arrived, clients }, regions)
+        (Self { shared, pool, clients }, regions)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -82,39 +168,75 @@ impl NodeEnd {
         &self.pool
     }
 
-    /// Processes a datagram. Returns its effect.
-    pub fn take_in(&self, from: SocketAddr, packet: &[u8], word: Option<u64>, now: Duration) -> Effect {
-        use portcullis_nic::Memory;
-        let fits =
-            |at: u64| at.is_multiple_of(8) && at.checked_add(8).is_some_and(|end| end <= self.pool.length());
-        let before = word.filter(|&at| fits(at)).map(|at| self.pool.load(at));
+    /// Takes in a datagram, to be processed later.
+    pub fn receive(&self, from: SocketAddr, bytes: Vec<u8>) {
+        self.lock().arrived.push_back((from, bytes));
+    }
+
+    /// Whether datagrams wait to be processed.
+    pub fn has_arrived(&self) -> bool {
+        let shared = self.lock();
+        !shared.arrived.is_empty() || shared.slow_write.is_some()
+    }
+
+    /// Whether a write is on its way to memory, so that the end takes no other step.
+    pub fn is_writing(&self) -> bool {
+        self.lock().slow_write.is_some()
+    }
+
+    /// Takes a step of the write that is on its way to memory. Returns the write's datagram and its effect if it has
+    /// arrived there.
+    pub fn go_on_writing(&self) -> Option<(Datagram, Effect)> {
         let mut shared = self.lock();
-        let atomics = shared.responder.counters().atomics;
-        shared.responder.handle_packet(from, &mut packet.to_vec(), now);
-        let is_atomic = shared.responder.counters().atomics > atomics;
-        let refused = std::iter::from_fn(|| shared.responder.poll_refusal()).collect();
-        Effect { touches: self.touches.take(), before, is_atomic, refused }
+        let write = shared.slow_write.as_mut()?;
+        write.turns_left -= 1;
+        if write.turns_left > 0 {
+            return None;
+        }
+        let SlowWrite { datagram, touches, .. } = shared.slow_write.take()?;
+        for touch in &touches {
+            if let Touch::Write { offset, bytes } = touch {
+                shared.pool.poke(*offset, bytes);
+            }
+        }
+        Some((datagram, Effect { touches, refused: Vec::new() }))
+    }
+
+    /// Processes the datagram that arrived first. Returns it with its effect.
+    pub fn take_in(&self, now: Duration) -> Option<(Datagram, Effect)> {
+        let mut shared = self.lock();
+        let datagram = shared.arrived.pop_front()?;
+        shared.now = now;
+        shared.process(&datagram);
+        let effect = Effect { touches: shared.touches.take(), refused: shared.refusals() };
+        Some((datagram, effect))
     }
 
     /// Returns the next packet to send, and the accesses to memory that it took.
     pub fn transmit(&self) -> Option<(SocketAddr, Vec<u8>, Vec<Touch>)> {
+        let mut shared = self.lock();
         let mut packet = Vec::new();
-        let to = self.lock().responder.poll_transmit(&mut packet);
-        let touches = self.touches.take();
-        Some((to?, packet, touches))
+        for _ in 0..shared.lanes.len() {
+            let lane = shared.next_lane;
+            shared.next_lane = (lane + 1) % shared.lanes.len();
+            if let Some(to) = shared.lanes[lane].poll_transmit(&mut packet) {
+                return Some((to, packet, shared.touches.take()));
+            }
+        }
+        None
     }
 
     /// Returns the refusals of operations that have waited.
     pub fn refusals(&self) -> Vec<Refused> {
-        let mut shared = self.lock();
-        std::iter::from_fn(|| shared.responder.poll_refusal()).collect()
+        self.lock().refusals()
     }
 
     /// Drops what has run out of time. Returns the time of the next call.
     pub fn look_at_time(&self, now: Duration) -> Option<Duration> {
         let mut shared = self.lock();
-        shared.responder.handle_timeout(now);
-        shared.responder.next_timeout()
+        shared.now = now;
+        shared.lanes.iter_mut().for_each(|lane| lane.handle_timeout(now));
+        shared.lanes.iter().filter_map(Responder::next_timeout).min()
     }
 }
 
@@ -147,8 +269,8 @@ impl Regions for SimRegions {
             lifetime_word,
             allowed: allowed(rights),
         };
-        let id = shared.responder.regions().insert(region).ok()?;
-        let key = shared.responder.regions().derive(id, HostAddress(host), client.0)?;
+        let id = shared.table.insert(region).ok()?;
+        let key = shared.table.derive(id, HostAddress(host), client.0)?;
         let name = RegionName { index: id.index, generation: id.generation };
         shared.open.insert(name);
         Some((name, HolderKey(key.to_bytes())))
@@ -156,8 +278,15 @@ impl Regions for SimRegions {
 
     fn close(&mut self, region: RegionName) {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.begin_slow_write(region);
         let id = RegionId { index: region.index, generation: region.generation };
-        assert!(shared.responder.regions().remove(id), "a region is closed once");
+        assert!(shared.table.remove(id), "a region is closed once");
         shared.open.remove(&region);
+    }
+
+    fn has_ended(&mut self, region: RegionName) -> bool {
+        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let writes = shared.slow_write.as_ref().is_some_and(|write| write.region == region);
+        !writes || planted!(EndedRegionNotAwaited)
     }
 }

@@ -17,7 +17,7 @@ use crate::network::name;
 use crate::oracle::{Arrival, ONE_SHOT, Promise, SessionId, key_of};
 use crate::plan::FaultKind;
 use portcullis_nic::{OneShotRequest, OneShotVerb, RemoteAddress, RemoteSpan};
-use portcullis_node::{Admission, POOL_BASE};
+use portcullis_node::Admission;
 use portcullis_onerma::{OperationType, RefusalCause, Refused};
 use portcullis_protocol::{Moment, RegionName, Rights, message_in};
 use portcullis_softnic::core::{Response, WireRequest};
@@ -158,7 +158,7 @@ impl Cluster {
             return self.deliver_datagram_to_client(client, (from, address), bytes);
         }
         if let Some(end) = self.nodes[to].running.as_mut().and_then(|it| it.over_udp.as_mut()) {
-            end.arrived.push_back((from, bytes));
+            end.receive(from, bytes);
             let soon = self.now + 100 + self.nodes[to].dice.of(0..1_000);
             self.wake_node(to, soon);
         }
@@ -229,12 +229,21 @@ impl Cluster {
     /// Processes datagrams and answers them, as many of each as one turn allows. Returns whether there is more to do.
     pub fn one_shot_turn(&mut self, node: usize, node_now: Moment) -> bool {
         let (most_in, most_out) = self.terms.per_turn;
+        let shown = self.nodes[node].clock.read_finely(self.now);
+        if let Some(end) = self.nodes[node].running.as_ref().and_then(|it| it.over_udp.as_ref())
+            && end.is_writing()
+        {
+            if let Some((datagram, effect)) = end.go_on_writing() {
+                self.note_datagram(node, node_now, &datagram, &effect);
+            }
+            return true;
+        }
         for _ in 0..most_in {
-            let Some(end) = self.nodes[node].running.as_mut().and_then(|it| it.over_udp.as_mut()) else {
+            let Some(end) = self.nodes[node].running.as_ref().and_then(|it| it.over_udp.as_ref()) else {
                 return false;
             };
-            let Some((from, bytes)) = end.arrived.pop_front() else { break };
-            self.take_in_datagram(node, node_now, from, &bytes);
+            let Some((datagram, effect)) = end.take_in(shown) else { break };
+            self.note_datagram(node, node_now, &datagram, &effect);
         }
         let mut sent = 0;
         while sent < most_out && self.send_one(node, node_now) {
@@ -244,7 +253,7 @@ impl Cluster {
         let Some(end) = self.nodes[node].running.as_mut().and_then(|it| it.over_udp.as_mut()) else {
             return false;
         };
-        let (refused, more) = (end.refusals(), !end.arrived.is_empty() || sent == most_out);
+        let (refused, more) = (end.refusals(), end.has_arrived() || sent == most_out);
         let due = end.look_at_time(shown);
         let clients = end.clients.clone();
         for refused in refused {
@@ -258,20 +267,23 @@ impl Cluster {
         more
     }
 
-    fn take_in_datagram(&mut self, node: usize, node_now: Moment, from: SocketAddr, bytes: &[u8]) {
+    /// Reports the effect of a datagram to the checkers.
+    fn note_datagram(
+        &mut self,
+        node: usize,
+        node_now: Moment,
+        (from, bytes): &(SocketAddr, Vec<u8>),
+        effect: &Effect,
+    ) {
         let label = Label::read(bytes);
-        let word = label.map(|label| label.address.wrapping_sub(POOL_BASE.0));
         let sender = self.oracle.sealer(bytes).filter(|&session| {
             let its = &self.sessions[session];
-            its.node == node && machine_of(from) == Some(self.nodes.len() + its.client)
+            its.node == node && machine_of(*from) == Some(self.nodes.len() + its.client)
         });
-        self.oracle.heard_from((node, from), bytes.len(), sender.is_some());
-        let shown = self.nodes[node].clock.read_finely(self.now);
-        let Some(end) = self.nodes[node].running.as_ref().and_then(|it| it.over_udp.as_ref()) else { return };
-        let effect = end.take_in(from, bytes, word, shown);
-        if effect.is_atomic || !effect.touches.is_empty() {
+        self.oracle.heard_from((node, *from), bytes.len(), sender.is_some());
+        if !effect.touches.is_empty() {
             match (sender, label) {
-                (Some(session), Some(label)) => self.note_change(node, node_now, (session, &label), &effect),
+                (Some(session), Some(label)) => self.note_change(node, node_now, (session, &label), effect),
                 _ => {
                     let what =
                         format!("a packet that no client has sealed had an effect: {:x?}", effect.touches);
@@ -296,28 +308,21 @@ impl Cluster {
             return;
         };
         let remote = remote_of(label);
-        let offset = label.address.wrapping_sub(POOL_BASE.0);
-        let (request, answer, touches) = match (begun.verb, &effect.touches[..]) {
+        let touches = &effect.touches[..];
+        let (request, answer) = match (begun.verb, touches) {
             (OneShotVerb::Write { .. }, [Touch::Write { bytes, .. }]) => {
-                (WireRequest::Write { remote, bytes: bytes.clone() }, Response::Done, effect.touches.clone())
+                (WireRequest::Write { remote, bytes: bytes.clone() }, Response::Done)
             }
-            (OneShotVerb::CompareAndSwap { .. } | OneShotVerb::FetchAndAdd { .. }, touches) => {
-                let before = effect.before.unwrap_or(0);
-                let (offset, after) = match touches {
-                    [Touch::Write { offset, bytes }] => {
-                        (*offset, bytes.first_chunk().map_or(0, |it| u64::from_le_bytes(*it)))
-                    }
-                    _ => (offset, before),
-                };
-                let change = Touch::Change { offset, before, after };
-                (atomic_of(&begun, remote), Response::Value(before), vec![change])
-            }
+            (
+                OneShotVerb::CompareAndSwap { .. } | OneShotVerb::FetchAndAdd { .. },
+                [Touch::Change { before, .. }],
+            ) => (atomic_of(&begun, remote), Response::Value(*before)),
             (_, touches) => {
                 let what = format!("{begun:x?} of session {session} touched {touches:x?}");
                 return self.oracle.fail(Promise::Memory, self.now, what);
             }
         };
-        self.arrived_without_queue_pair(node, node_now, (session, begun.id), &request, &answer, &touches);
+        self.arrived_without_queue_pair(node, node_now, (session, begun.id), &request, &answer, touches);
     }
 
     fn arrived_without_queue_pair(

@@ -66,7 +66,7 @@ fn plan_for(fault: Mistake, seed: u64) -> Plan {
             Plan { faults, ..drawn }.with(programs)
         }
         // Windows and regions over the same objects, of one tenant whose clients think for 2 µs only.
-        Mistake::OpenedWhileBound => {
+        Mistake::OpenedWhileBound | Mistake::EndedRegionNotAwaited => {
             let (clients, hostile, tenants, think_ns, faults) = (10, 5, 1, 2_000, Vec::new());
             Plan { udp: 50, clients, hostile, tenants, think_ns, faults, ..drawn }
         }
@@ -216,6 +216,9 @@ faults! {
     copys_refusal_believed: CopysRefusalBelieved by Truth;
     refused_after_effect: RefusedAfterEffect by Truth;
     probe_answered_twice: ProbeAnsweredTwice by Amplification;
+    ended_region_not_awaited: EndedRegionNotAwaited by Access | Reuse | Freed;
+    changes_belong_to_lanes: ChangesBelongToLanes by Once | Truth;
+    lanes_share_counters: LanesShareCounters by Nonce;
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! The numbers of a node's threads: copy units and lanes.
+
+use portcullis_errors::{Coded, ErrorCode};
+use std::fmt;
+use std::str::FromStr;
+
+/// The most threads of one kind.
+const THREADS_MAX: u32 = 64;
+/// The processors that a node without a setting leaves to its own thread and to others.
+const PROCESSORS_LEFT: u32 = 3;
+/// The most copy units that a node takes by itself: one thread hands pieces to all of them.
+const COPY_UNITS_BY_ITSELF_MAX: u32 = 8;
+/// The most lanes that a node takes by itself.
+const LANES_BY_ITSELF_MAX: u32 = 4;
+
+/// The number of a node's threads of one kind, beside the node's own thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThreadCount {
+    /// As many as there are processors to spare: none on up to four processors, since the threads would take them from
+    /// clients. Threads without work sleep.
+    #[default]
+    Auto,
+    /// This many. With none, the node's thread does their work.
+    Fixed(u32),
+}
+
+impl ThreadCount {
+    /// Returns the number of copy units on this many processors.
+    pub(crate) fn copy_units_on(self, processors: u32) -> u32 {
+        self.on(processors, 2, COPY_UNITS_BY_ITSELF_MAX)
+    }
+
+    /// Returns the number of lanes on this many processors. Each copies and encrypts, so few of them are as busy as many
+    /// clients.
+    pub(crate) fn lanes_on(self, processors: u32) -> u32 {
+        self.on(processors, 4, LANES_BY_ITSELF_MAX)
+    }
+
+    /// Returns one in `part` of the processors to spare, but one if there are any.
+    fn on(self, processors: u32, part: u32, most: u32) -> u32 {
+        match self {
+            Self::Auto => (processors.saturating_sub(PROCESSORS_LEFT + 1)).div_ceil(part).min(most),
+            Self::Fixed(count) => count,
+        }
+    }
+}
+
+impl fmt::Display for ThreadCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(count) => count.fmt(f),
+        }
+    }
+}
+
+/// Error: a text is no number of threads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no number of threads: give `auto`, or a number from 0 to {THREADS_MAX}")]
+pub struct NoThreadCount(String);
+
+impl Coded for NoThreadCount {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Configuration
+    }
+}
+
+impl FromStr for ThreadCount {
+    type Err = NoThreadCount;
+
+    fn from_str(text: &str) -> Result<Self, NoThreadCount> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let count = text.parse().ok().filter(|&count: &u32| count <= THREADS_MAX);
+        count.map(Self::Fixed).ok_or_else(|| NoThreadCount(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_taken_only_from_processors_to_spare() {
+        let processors = [1, 2, 4, 5, 8, 16, 64];
+        assert_eq!(processors.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 0, 0, 1, 2, 6, 8]);
+        assert_eq!(processors.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 0, 0, 1, 1, 3, 4]);
+        assert_eq!((ThreadCount::Fixed(3).copy_units_on(2), ThreadCount::Fixed(3).lanes_on(2)), (3, 3));
+    }
+
+    #[test]
+    fn a_count_is_written_as_it_is_read() {
+        for text in ["auto", "0", "64"] {
+            assert_eq!(text.parse::<ThreadCount>().map(|count| count.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["65", "-1", "", "Auto", "4294967296"] {
+            assert!(text.parse::<ThreadCount>().is_err(), "{text}");
+        }
+    }
+}
