@@ -29,8 +29,8 @@ impl<E: VerbsEndpoint> Client<E> {
     /// Begins an empty batch.
     pub fn batch(&mut self) -> Batch<'_, E> {
         // A batch that was leaked left its operations here.
-        self.cancel_staged();
-        self.control.hold();
+        self.requests.cancel_staged(&mut self.data);
+        self.data.link.control.hold();
         Batch { client: self, count: 0 }
     }
 
@@ -40,29 +40,10 @@ impl<E: VerbsEndpoint> Client<E> {
     /// the client sends no message to the node, so the caller must post it before polling the client.
     #[inline]
     pub fn resume_batch(&mut self) -> Batch<'_, E> {
-        match self.set_aside.take() {
+        match self.requests.resume() {
             Some(count) => Batch { client: self, count },
             None => self.batch(),
         }
-    }
-
-    pub(crate) fn cancel_staged(&mut self) {
-        self.set_aside = None;
-        let (routes, mut link) = self.routes();
-        routes.cancel_staged(&mut link);
-        self.staged_for_workers.clear();
-        for call in self.staged_calls.drain(..) {
-            self.calls.cancel(call);
-        }
-        self.control.drop_held();
-    }
-
-    /// Posts the staged operations and requests.
-    fn send_staged(&mut self) {
-        self.staged_calls.clear();
-        let (routes, mut link) = self.routes();
-        routes.send_staged(&mut link);
-        self.send_staged_to_workers();
     }
 }
 
@@ -137,7 +118,8 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     /// Begins all operations and calls in the batch, and returns their number. It cannot fail: room was found when each
     /// was added.
     pub fn post(self) -> usize {
-        self.client.send_staged();
+        let Client { requests, data, .. } = &mut *self.client;
+        requests.send_staged(data);
         self.count
     }
 
@@ -145,13 +127,15 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
     #[inline]
     pub fn set_aside(self) {
         let mut batch = ManuallyDrop::new(self);
-        batch.client.set_aside = Some(batch.count);
+        let count = batch.count;
+        batch.client.requests.set_aside(count);
     }
 }
 
 impl<E: VerbsEndpoint> Drop for Batch<'_, E> {
     fn drop(&mut self) {
-        self.client.cancel_staged();
+        let Client { requests, data, .. } = &mut *self.client;
+        requests.cancel_staged(data);
     }
 }
 

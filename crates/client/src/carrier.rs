@@ -3,15 +3,18 @@
 use crate::Error;
 use crate::access::AddressedAccess;
 use crate::control::Control;
+use crate::limit::Limit;
 use crate::operations::Operations;
 use portcullis_nic::{LocalSpan, Status, VerbsEndpoint};
 use portcullis_protocol::Moment;
 
-/// State that the carriers of one client share.
-pub(crate) struct Link<'a, E: VerbsEndpoint> {
-    pub(crate) endpoint: &'a mut E,
-    pub(crate) operations: &'a mut Operations<E::Memory>,
-    pub(crate) control: &'a mut Control,
+/// State that the carriers and the requests of one client share.
+pub(crate) struct Link<E: VerbsEndpoint> {
+    pub(crate) endpoint: E,
+    pub(crate) operations: Operations<E::Memory>,
+    pub(crate) control: Control,
+    /// For how long operations and calls may be under way.
+    pub(crate) limit: Limit,
 }
 
 /// An access that has its slot and is to be sent: the operation's id, and the place of the bytes in the arena.
@@ -37,21 +40,20 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
     ///
     /// # Errors
     /// [`Error::QueueFull`], or the client's endpoint cannot carry the access. Nothing was taken in.
-    fn take_in(&mut self, link: &mut Link<'_, E>, begun: Outgoing<'_>, posting: Posting)
-    -> Result<(), Error>;
+    fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error>;
 
     /// Sends the staged accesses. It cannot fail: room was found when each access was taken in.
-    fn send_staged(&mut self, link: &mut Link<'_, E>);
+    fn send_staged(&mut self, link: &mut Link<E>);
 
     /// Drops the staged accesses and their operations, which never began.
-    fn cancel_staged(&mut self, link: &mut Link<'_, E>);
+    fn cancel_staged(&mut self, link: &mut Link<E>);
 
     /// Returns whether accesses wait that [`Carrier::pump`] could send.
     fn is_backed_up(&self) -> bool;
 
     /// Sends what waited for room. If a refusal would be charged to the client, accesses whose permission has expired
     /// meanwhile are ended instead.
-    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment);
+    fn pump(&mut self, link: &mut Link<E>, now: Moment);
 
     /// Drops all accesses: the operations have ended.
     fn clear(&mut self);
@@ -60,12 +62,7 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
 /// A carrier that exists only if the client's endpoint has the part on which it sends.
 impl<E: VerbsEndpoint, C: Carrier<E>> Carrier<E> for Option<C> {
     #[inline]
-    fn take_in(
-        &mut self,
-        link: &mut Link<'_, E>,
-        begun: Outgoing<'_>,
-        posting: Posting,
-    ) -> Result<(), Error> {
+    fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
         match self {
             Some(carrier) => carrier.take_in(link, begun, posting),
             None => Err(Error::LocalFault(Status::LocalQpOperationError)),
@@ -73,13 +70,13 @@ impl<E: VerbsEndpoint, C: Carrier<E>> Carrier<E> for Option<C> {
     }
 
     #[inline]
-    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+    fn send_staged(&mut self, link: &mut Link<E>) {
         if let Some(carrier) = self {
             carrier.send_staged(link);
         }
     }
 
-    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+    fn cancel_staged(&mut self, link: &mut Link<E>) {
         if let Some(carrier) = self {
             carrier.cancel_staged(link);
         }
@@ -91,7 +88,7 @@ impl<E: VerbsEndpoint, C: Carrier<E>> Carrier<E> for Option<C> {
     }
 
     #[inline]
-    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    fn pump(&mut self, link: &mut Link<E>, now: Moment) {
         if let Some(carrier) = self {
             carrier.pump(link, now);
         }

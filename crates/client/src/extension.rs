@@ -3,115 +3,73 @@
 
 use crate::access::AddressedAccess;
 use crate::calls::{Asked, Awaited, Extending};
-use crate::carrier::{Outgoing, Posting};
+use crate::carrier::{Link, Posting};
 use crate::control::Purpose;
+use crate::data_path::DataPath;
 use crate::operations::{Extended, Owner};
-use crate::{Answer, Call, Client, Error, Lease};
+use crate::requests::Requests;
+use crate::{Answer, Call, Error, Lease};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_planted::planted;
 use portcullis_protocol::{GrantRequest, Lifetime, Moment, Refusal, RequestBody};
 use std::sync::Arc;
 
-impl<E: VerbsEndpoint> Client<E> {
+impl Requests {
     /// Extends a lease by its lifetime word if this client can reach the word, and by a message otherwise.
-    pub(crate) fn begin_extension(
+    pub(crate) fn extend<E: VerbsEndpoint>(
         &mut self,
+        data: &mut DataPath<E>,
         posting: Posting,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
         if lease.has_word_for(&self.mark) {
-            self.swap_lifetime(posting, now, lease, deadline)
+            self.swap_lifetime(data, posting, now, lease, deadline)
         } else {
-            self.extend_by_message(posting, now, lease, deadline)
+            self.extend_by_message(data, posting, now, lease, deadline)
         }
     }
 
     /// Extends a lease by a compare and swap on the lifetime word.
-    fn swap_lifetime(
+    fn swap_lifetime<E: VerbsEndpoint>(
         &mut self,
+        data: &mut DataPath<E>,
         posting: Posting,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
-        let extending = self.extending(now, lease, deadline)?;
-        let id = self.calls.begin(
-            Awaited::Extension(extending.clone()),
-            Asked::EXTENSION,
-            self.limit.last_step(Lifetime(0)),
-        )?;
-        self.swap(posting, id, &extending).inspect_err(|_| self.calls.cancel(id))?;
-        if posting == Posting::Staged {
-            self.staged_calls.push(id);
-        }
-        Ok(Call { id })
+        let extending = extending(now, lease, deadline)?;
+        let last_step = data.link.limit.last_step(Lifetime(0));
+        let id = self.calls.begin(Awaited::Extension(extending.clone()), Asked::EXTENSION, last_step)?;
+        swap(data, posting, id, &extending).inspect_err(|_| self.calls.cancel(id))?;
+        Ok(self.begun(posting, id))
     }
 
-    /// Extends a lease by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
-    /// no key to the lifetime word.
-    ///
-    /// # Errors
-    /// As [`Client::extend`].
-    pub fn extend_by_rpc(
+    /// Extends a lease by a message to the node.
+    pub(crate) fn extend_by_message<E: VerbsEndpoint>(
         &mut self,
-        now: Moment,
-        lease: &Arc<Lease>,
-        deadline: Moment,
-    ) -> Result<Call, Error> {
-        self.extend_by_message(Posting::AtOnce, now, lease, deadline)
-    }
-
-    fn extend_by_message(
-        &mut self,
+        data: &mut DataPath<E>,
         posting: Posting,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
-        let extending = self.extending(now, lease, deadline)?;
+        let extending = extending(now, lease, deadline)?;
         let (permission, lifetime) = (lease.permission, extending.asked);
         let body = GrantRequest::Extend { permission, lifetime }.into();
-        self.send(posting, Awaited::Extension(extending), body)
-    }
-
-    fn extending(&self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Extending, Error> {
-        if let Some(error) = self.over {
-            return Err(error);
-        }
-        let (believed, ends) = (lease.lifetime(), lease.deadline());
-        if now >= ends {
-            return Err(Error::Expired);
-        }
-        if deadline < ends {
-            return Err(Error::LivesLonger { left: ends.since(now) });
-        }
-        // The lifetime word counts from the permission's start, which is `started_after` or later: the node does not
-        // end the permission before `deadline`.
-        let asked = deadline.since(lease.started_after());
-        if asked > lease.longest {
-            return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
-        }
-        Ok(Extending { lease: Arc::clone(lease), asked, believed, retry: true })
-    }
-
-    /// Begins the compare and swap of an extension.
-    fn swap(&mut self, posting: Posting, call: u64, extending: &Extending) -> Result<(), Error> {
-        let lease = &extending.lease;
-        let access = AddressedAccess::of_lifetime(lease, extending.believed, extending.asked)?;
-        let owner = Owner::Extension { call, deadline: lease.deadline() };
-        let operation =
-            self.operations.begin(owner, access.action, None).map_err(|_| self.operations.full())?;
-        let local = self.operations.word(operation);
-        self.hand_over(posting, Outgoing { operation, local, access: &access }).inspect_err(|_| {
-            self.operations.cancel(operation);
-        })
+        self.send(data, posting, Awaited::Extension(extending), body)
     }
 
     /// Handles the end of a CAS on a lifetime word. The result counts only well before the old deadline. Later the node
     /// may have begun to unbind before it could see the new value, and the node's clock may be ahead.
-    pub(crate) fn lifetime_swapped(&mut self, now: Moment, Extended { call, result }: Extended) {
+    pub(crate) fn lifetime_swapped<E: VerbsEndpoint>(
+        &mut self,
+        data: &mut DataPath<E>,
+        now: Moment,
+        Extended { call, result }: Extended,
+    ) {
         let Some(Awaited::Extension(extending)) = self.calls.awaited(call) else { return };
         let in_time = extending.lease.surely_lives(now) || planted!(LateExtensionBelieved);
         match result {
@@ -121,7 +79,7 @@ impl<E: VerbsEndpoint> Client<E> {
                 self.calls.finish(call, Ok(Answer::Extended(extending.asked)));
             }
             Ok(found) if in_time && found != extending.believed.0 => {
-                self.adopt(call, extending, Lifetime(found));
+                self.adopt(data, call, extending, Lifetime(found));
             }
             Ok(_) | Err(Error::Interrupted) => self.confirmations.push_back(call),
             Err(error) => self.calls.finish(call, Err(error)),
@@ -130,7 +88,13 @@ impl<E: VerbsEndpoint> Client<E> {
 
     /// Adopts the lifetime that the word held instead of the expected one: another session of this tenant extended the
     /// permission.
-    fn adopt(&mut self, call: u64, extending: Extending, found: Lifetime) {
+    fn adopt<E: VerbsEndpoint>(
+        &mut self,
+        data: &mut DataPath<E>,
+        call: u64,
+        extending: Extending,
+        found: Lifetime,
+    ) {
         // Whatever the word holds, the node lets no permission live longer than its longest.
         let found = found.min(extending.lease.longest);
         extending.lease.set_lifetime(found);
@@ -139,7 +103,7 @@ impl<E: VerbsEndpoint> Client<E> {
             return;
         }
         let again = Extending { believed: found, retry: false, ..extending };
-        if extending.retry && self.swap(Posting::AtOnce, call, &again).is_ok() {
+        if extending.retry && swap(data, Posting::AtOnce, call, &again).is_ok() {
             self.calls.now_awaits(call, Awaited::Extension(again));
         } else {
             self.confirmations.push_back(call);
@@ -147,18 +111,48 @@ impl<E: VerbsEndpoint> Client<E> {
     }
 
     /// Requests the node's confirmation of extensions that the word alone leaves open.
-    pub(crate) fn ask_for_confirmations(&mut self) {
+    pub(crate) fn ask_for_confirmations<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
         while let Some(&call) = self.confirmations.front() {
             if let Some(Awaited::Extension(Extending { lease, asked, .. })) = self.calls.awaited(call) {
-                let body = RequestBody::Grant(GrantRequest::Extend {
-                    permission: lease.permission,
-                    lifetime: asked,
-                });
-                if !self.control.ask(&mut self.endpoint, body, &[], Purpose::Call(call)) {
+                let permission = lease.permission;
+                let body = RequestBody::Grant(GrantRequest::Extend { permission, lifetime: asked });
+                if !link.control.ask(&mut link.endpoint, body, &[], Purpose::Call(call)) {
                     return;
                 }
             }
             self.confirmations.pop_front();
         }
     }
+}
+
+/// Checks an extension that begins at `now`.
+fn extending(now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Extending, Error> {
+    let (believed, ends) = (lease.lifetime(), lease.deadline());
+    if now >= ends {
+        return Err(Error::Expired);
+    }
+    if deadline < ends {
+        return Err(Error::LivesLonger { left: ends.since(now) });
+    }
+    // The lifetime word counts from the permission's start, which is `started_after` or later: the node does not end
+    // the permission before `deadline`.
+    let asked = deadline.since(lease.started_after());
+    if asked > lease.longest {
+        return Err(Error::Refused(Refusal::LifetimeTooLong { longest: lease.longest }));
+    }
+    Ok(Extending { lease: Arc::clone(lease), asked, believed, retry: true })
+}
+
+/// Begins the compare and swap of an extension.
+fn swap<E: VerbsEndpoint>(
+    data: &mut DataPath<E>,
+    posting: Posting,
+    call: u64,
+    extending: &Extending,
+) -> Result<(), Error> {
+    let lease = &extending.lease;
+    let access = AddressedAccess::of_lifetime(lease, extending.believed, extending.asked)?;
+    let owner = Owner::Extension { call, deadline: lease.deadline() };
+    data.begin_checked(posting, (owner, access), None).map_err(|rejected| rejected.error)?;
+    Ok(())
 }

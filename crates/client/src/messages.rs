@@ -47,17 +47,12 @@ fn slot_of(operation: u64) -> usize {
 }
 
 /// The most bytes of a piece; zero if the client's messages have no room for data.
-fn piece_bytes<E: VerbsEndpoint>(link: &Link<'_, E>) -> u64 {
+fn piece_bytes<E: VerbsEndpoint>(link: &Link<E>) -> u64 {
     link.control.data_bytes().min(DATA_BYTES_MAX as u64)
 }
 
 impl<E: VerbsEndpoint> Carrier<E> for Messages {
-    fn take_in(
-        &mut self,
-        link: &mut Link<'_, E>,
-        begun: Outgoing<'_>,
-        posting: Posting,
-    ) -> Result<(), Error> {
+    fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
         let Outgoing { operation, local, access } = begun;
         let Some(permission) = access.permission else {
             // Messages name the permission, and an unchecked access has none.
@@ -89,12 +84,12 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
         Ok(())
     }
 
-    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+    fn send_staged(&mut self, link: &mut Link<E>) {
         self.waiting.extend(self.staged.drain(..));
         self.send_pieces(link);
     }
 
-    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+    fn cancel_staged(&mut self, link: &mut Link<E>) {
         for transfer in self.staged.drain(..) {
             link.operations.cancel(transfer.operation);
         }
@@ -104,7 +99,7 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
         !self.waiting.is_empty()
     }
 
-    fn pump(&mut self, link: &mut Link<'_, E>, _: Moment) {
+    fn pump(&mut self, link: &mut Link<E>, _: Moment) {
         self.send_pieces(link);
     }
 
@@ -131,7 +126,7 @@ impl Messages {
     }
 
     /// Sends as many pieces of waiting operations as there is room for, in order.
-    fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    fn send_pieces<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
         while let Some(&transfer) = self.waiting.front() {
             let slot = slot_of(transfer.operation);
             // A refused operation sends no further pieces.
@@ -157,7 +152,7 @@ impl Messages {
         }
     }
 
-    fn send_piece<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, transfer: &Transfer) -> bool {
+    fn send_piece<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, transfer: &Transfer) -> bool {
         let Transfer { operation, permission, access, sent } = *transfer;
         let offset = access.offset + sent;
         let length = piece_bytes(link).min(access.length - sent);
@@ -181,12 +176,12 @@ impl Messages {
                 RequestBody::Copy(CopyRequest::FetchAndAdd { permission, offset, add })
             }
         };
-        link.control.ask(link.endpoint, body, &self.bytes[..data], Purpose::Piece(piece))
+        link.control.ask(&mut link.endpoint, body, &self.bytes[..data], Purpose::Piece(piece))
     }
 
     pub(crate) fn piece_answered<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         now: Moment,
         piece: Piece,
         body: ReplyBody,
@@ -220,7 +215,7 @@ impl Messages {
         self.end_if_over(link, piece.operation);
     }
 
-    fn copy_in<E: VerbsEndpoint>(&mut self, link: &Link<'_, E>, piece: Piece, at: u64) {
+    fn copy_in<E: VerbsEndpoint>(&mut self, link: &Link<E>, piece: Piece, at: u64) {
         let to = self.progress[slot_of(piece.operation)].local + piece.offset;
         let length = usize::try_from(piece.length).unwrap_or(0).min(DATA_BYTES_MAX);
         let bytes = &mut self.bytes[..length];
@@ -228,7 +223,7 @@ impl Messages {
         link.endpoint.arena().write(to, bytes);
     }
 
-    fn end_if_over<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, operation: u64) {
+    fn end_if_over<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, operation: u64) {
         let progress = self.progress[slot_of(operation)];
         if progress.all_sent && progress.outstanding == 0 {
             link.operations.finish(operation, progress.result);

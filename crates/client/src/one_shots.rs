@@ -38,12 +38,7 @@ pub(crate) struct OneShots {
 }
 
 impl<E: VerbsEndpoint> Carrier<E> for OneShots {
-    fn take_in(
-        &mut self,
-        link: &mut Link<'_, E>,
-        begun: Outgoing<'_>,
-        posting: Posting,
-    ) -> Result<(), Error> {
+    fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
         let Outgoing { operation, local, access } = begun;
         let Credential::RegionKey { region, key } = access.credential else {
             unreachable!("other accesses go another way")
@@ -72,12 +67,12 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         Ok(())
     }
 
-    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+    fn send_staged(&mut self, link: &mut Link<E>) {
         self.waiting.extend(self.staged.drain(..));
         self.begin_waiting(link);
     }
 
-    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+    fn cancel_staged(&mut self, link: &mut Link<E>) {
         self.fence = false;
         for waiting in self.staged.drain(..) {
             link.operations.cancel(waiting.request.id);
@@ -88,7 +83,7 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         !self.waiting.is_empty()
     }
 
-    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    fn pump(&mut self, link: &mut Link<E>, now: Moment) {
         self.give_up_expired(link, now);
         self.begin_waiting(link);
     }
@@ -114,7 +109,7 @@ impl OneShots {
     }
 
     /// Begins as many waiting operations as there is room for, up to a fence.
-    fn begin_waiting<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    fn begin_waiting<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
         while let Some(next) = self.waiting.front() {
             if next.is_fenced && self.under_way > 0 {
                 return;
@@ -133,7 +128,7 @@ impl OneShots {
     #[inline]
     pub(crate) fn succeeded<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         completion: &Completion,
     ) -> bool {
         if completion.queue_pair != ONE_SHOT || completion.status != Status::Success {
@@ -147,7 +142,7 @@ impl OneShots {
     /// Ends an operation that was not carried out.
     pub(crate) fn failed<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         now: Moment,
         completion: &Completion,
     ) {
@@ -156,7 +151,7 @@ impl OneShots {
     }
 
     /// Ends waiting operations whose permission has expired meanwhile: the node would refuse them.
-    fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    fn give_up_expired<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, now: Moment) {
         self.waiting.retain(|waiting| {
             let has_expired = link.operations.has_expired(waiting.request.id, now);
             if has_expired {

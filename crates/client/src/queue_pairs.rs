@@ -238,18 +238,18 @@ impl QueuePairs {
     /// Handles any completion of a data queue pair.
     pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         now: Moment,
         completion: &Completion,
     ) {
-        if self.succeeded(link.operations, completion) {
+        if self.succeeded(&mut link.operations, completion) {
             return;
         }
         let place = self.lane_of(completion.queue_pair);
         let Some(lane) = self.lanes.get_mut(place) else { return };
         match lane.state {
             LaneState::Ready => {
-                if lane.succeed_before(link.operations, completion.request) {
+                if lane.succeed_before(&mut link.operations, completion.request) {
                     self.broke(link, now, completion);
                 }
             }
@@ -261,7 +261,7 @@ impl QueuePairs {
     }
 
     /// Handles the failure of the request at the head of the active queue pair.
-    fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment, completion: &Completion) {
+    fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, now: Moment, completion: &Completion) {
         let place = self.lane_of(completion.queue_pair);
         let lane = &mut self.lanes[place];
         let flushes = lane.flights.len() - 1;
@@ -298,7 +298,7 @@ impl QueuePairs {
             self.doubt = Some(Doubt { queue_pair: completion.queue_pair.0, operations: in_doubt });
         }
         if planted!(DoubtNotAwaited) {
-            self.end_doubt(link.operations);
+            self.end_doubt(&mut link.operations);
         }
         self.promote();
         self.pump(link, now);
@@ -393,9 +393,9 @@ impl QueuePairs {
 
     /// Notes that the node has answered the request for a rebuild, whatever the answer: its end of the queue pair has
     /// stopped.
-    pub(crate) fn stopped<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
+    pub(crate) fn stopped<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, index: u32, now: Moment) {
         if self.doubt.as_ref().is_some_and(|doubt| doubt.queue_pair == index) {
-            self.end_doubt(link.operations);
+            self.end_doubt(&mut link.operations);
             self.promote();
             self.pump(link, now);
         }
@@ -407,8 +407,8 @@ impl QueuePairs {
     }
 
     /// Notes that the node has rebuilt a queue pair. The queue pair is a spare again, or becomes active if no other is.
-    pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, index: u32, now: Moment) {
-        data_queue_pairs(link.endpoint).rebuilt(index);
+    pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, index: u32, now: Moment) {
+        data_queue_pairs(&mut link.endpoint).rebuilt(index);
         self.lane_mut(index).state = LaneState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
@@ -427,15 +427,10 @@ impl QueuePairs {
 
 impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     #[inline]
-    fn take_in(
-        &mut self,
-        link: &mut Link<'_, E>,
-        begun: Outgoing<'_>,
-        posting: Posting,
-    ) -> Result<(), Error> {
+    fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
         let request = work_request(begun, self.key_for(begun));
         match posting {
-            Posting::AtOnce => self.submit(link.endpoint, request),
+            Posting::AtOnce => self.submit(&mut link.endpoint, request),
             Posting::Staged if self.staged.len() >= self.room() => Err(self.config.backlog_full()),
             Posting::Staged => {
                 self.staged.push(WorkRequest { signalled: false, ..request });
@@ -444,17 +439,17 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
         }
     }
 
-    fn send_staged(&mut self, link: &mut Link<'_, E>) {
+    fn send_staged(&mut self, link: &mut Link<E>) {
         let mut staged = std::mem::take(&mut self.staged);
         if let Some(last) = staged.last_mut() {
             last.signalled = true;
-            self.submit_all(link.endpoint, &mut staged);
+            self.submit_all(&mut link.endpoint, &mut staged);
             staged.clear();
         }
         self.staged = staged;
     }
 
-    fn cancel_staged(&mut self, link: &mut Link<'_, E>) {
+    fn cancel_staged(&mut self, link: &mut Link<E>) {
         for request in self.staged.drain(..) {
             link.operations.cancel(request.id);
         }
@@ -464,7 +459,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
         !self.backlog.is_empty() && self.lane_room() > 0
     }
 
-    fn pump(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    fn pump(&mut self, link: &mut Link<E>, now: Moment) {
         while let Some(active) = self.active {
             let room = self.lane_room();
             if room == 0 {
@@ -487,7 +482,8 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
             first[most - 1].signalled = true;
             rekey(&self.keys, active, &mut first[..most]);
             let lane = &mut self.lanes[active as usize];
-            let posted = lane.post(link.endpoint, self.first + active, &mut first[..most], self.signal_every);
+            let posted =
+                lane.post(&mut link.endpoint, self.first + active, &mut first[..most], self.signal_every);
             lane.flights.extend(self.backlog.drain(..posted));
             if posted < most {
                 return;

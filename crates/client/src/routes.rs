@@ -64,7 +64,7 @@ impl Routes {
     #[inline(always)]
     pub(crate) fn take_in<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         outgoing: Outgoing<'_>,
         posting: Posting,
     ) -> Result<(), Error> {
@@ -78,16 +78,16 @@ impl Routes {
     }
 
     /// Sends the staged accesses, and the messages to the node that were held back for them.
-    pub(crate) fn send_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    pub(crate) fn send_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
         self.data.send_staged(link);
-        link.control.release(link.endpoint);
+        link.control.release(&mut link.endpoint);
         self.messages.send_staged(link);
         self.chunks.send_staged(link);
         self.one_shots.send_staged(link);
     }
 
     /// Drops the staged accesses and their operations, which never began.
-    pub(crate) fn cancel_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>) {
+    pub(crate) fn cancel_staged<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
         self.for_each(|carrier| carrier.cancel_staged(link));
     }
 
@@ -106,7 +106,7 @@ impl Routes {
     }
 
     /// Sends what waited for room: see [`Carrier::pump`].
-    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<'_, E>, now: Moment) {
+    pub(crate) fn pump<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, now: Moment) {
         // Messages go first: the room in the control queue that they wait for is small.
         self.messages.pump(link, now);
         if Carrier::<E>::is_backed_up(&self.data) {
@@ -125,7 +125,7 @@ impl Routes {
     #[inline]
     pub(crate) fn succeeded<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         completion: &Completion,
         is_first: bool,
     ) -> bool {
@@ -133,7 +133,7 @@ impl Routes {
         if is_first
             && let Some(data) = &mut self.data
             && data.has(completion.queue_pair)
-            && data.succeeded(link.operations, completion)
+            && data.succeeded(&mut link.operations, completion)
         {
             return true;
         }
@@ -144,7 +144,7 @@ impl Routes {
     /// Handles any completion of an access.
     pub(crate) fn completed<E: VerbsEndpoint>(
         &mut self,
-        link: &mut Link<'_, E>,
+        link: &mut Link<E>,
         now: Moment,
         completion: &Completion,
     ) {
