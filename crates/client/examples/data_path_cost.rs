@@ -148,7 +148,7 @@ impl DataQueuePairs for Null {
 }
 
 fn permission(client: &mut Client<Null>) -> Result<Permission, Error> {
-    let call = client.allocate(Moment(0), Allocate::bytes(1 << 20).lifetime(Lifetime::seconds(1_000)))?;
+    let call = client.call(Moment(0), Allocate::bytes(1 << 20).lifetime(Lifetime::seconds(1_000)))?;
     client.poll(Moment(0));
     match client.take_call(call) {
         Some(Ok(Answer::Granted(permission))) => Ok(permission),
@@ -177,7 +177,7 @@ fn pipelined(client: &mut Client<Null>, permission: &Permission, (reads, window)
             batch.post();
         } else {
             for (at, buffer) in (0_u64..).step_by(64).zip(buffers.drain(..)) {
-                client.read(now, permission, at, buffer).expect("there is room");
+                client.access(now, Access::read(permission, at, buffer)).expect("there is room");
             }
         }
         client.poll(now);
@@ -197,7 +197,7 @@ fn one_at_a_time(client: &mut Client<Null>, permission: &Permission) {
     for round in 0..READS {
         let now = Moment(u64::from(round));
         let Some(held) = buffer.take() else { break };
-        let operation = client.read(now, permission, 0, held).expect("there is room");
+        let operation = client.access(now, Access::read(permission, 0, held)).expect("there is room");
         client.poll(now);
         buffer = client.take(operation).and_then(|outcome| outcome.buffer);
     }

@@ -9,6 +9,7 @@ use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
     Acquire, Allocate, Credential, Holders, Keep, Lifetime, Moment, NamedRequest, ObjectName, ObjectRef,
+    RemoteAddress,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -103,6 +104,22 @@ impl<P, M: Memory> Access<P, M> {
     }
 }
 
+/// An address and a credential that no permission vouches for, for [`Client::dangerous_access`].
+///
+/// [`Client::dangerous_access`]: crate::Client::dangerous_access
+#[derive(Clone, Copy, Debug)]
+pub struct Unchecked {
+    pub(crate) address: RemoteAddress,
+    pub(crate) credential: Credential,
+}
+
+impl Unchecked {
+    /// Names the memory from `address` on, and the credential that accesses to it show.
+    pub fn new(address: RemoteAddress, credential: impl Into<Credential>) -> Self {
+        Self { address, credential: credential.into() }
+    }
+}
+
 impl<P, M: Memory> fmt::Debug for Access<P, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { offset, action, buffer, .. } = self;
@@ -125,6 +142,12 @@ pub enum ControlRequest {
     /// the node.
     Acquire(Acquire),
     /// Extends a lease. The answer is [`Answer::Extended`](crate::Answer).
+    ///
+    /// The node's CPU has no part in the extension if this client can reach the lifetime word. If the node has given
+    /// notice that it will not extend the permission, the call ends with
+    /// [`Refusal::NotExtendable`](portcullis_protocol::Refusal). The request is refused at once with
+    /// [`Error::Expired`], with [`Error::LivesLonger`] if the permission has more time left than requested, or with
+    /// [`Refusal::LifetimeTooLong`](portcullis_protocol::Refusal) if it would live beyond [`Lease::longest`].
     Extend {
         /// The lease. It may belong to a permission that another session of the same tenant holds.
         lease: Arc<Lease>,
@@ -132,6 +155,8 @@ pub enum ControlRequest {
         until: Until,
     },
     /// Ends a permission. The answer is [`Answer::Done`](crate::Answer).
+    ///
+    /// Operations still under way race with the end of their permission: take their outcomes first.
     Revoke {
         /// The permission.
         permission: Permission,
@@ -175,9 +200,14 @@ pub enum ControlRequest {
     /// free ended with this error is freed at the latest when this request is answered and the next chunk is allocated.
     JoinChunks,
     /// Requests a chunk. The answer is [`Answer::Granted`](crate::Answer): the permission ends when the chunk is freed,
-    /// and not before. If no chunk is free, the call ends with [`Error::NoFreeChunk`].
+    /// and not before. If no chunk is free, the call ends with [`Error::NoFreeChunk`]. The request is refused at once
+    /// with [`Error::Quota`], or with [`Refusal::NoChunks`](portcullis_protocol::Refusal) before
+    /// [`ControlRequest::JoinChunks`] was answered.
     AllocateChunk,
-    /// Frees a chunk. The answer is [`Answer::Done`](crate::Answer).
+    /// Frees a chunk. The NIC unbinds its windows and zeroes it before any client gets it again. The answer is
+    /// [`Answer::Done`](crate::Answer). [`Error::ForeignChunk`]: the permission is over no chunk of this client.
+    ///
+    /// Operations still under way race with the end of their chunk: take their outcomes first.
     FreeChunk(Permission),
 }
 
@@ -218,10 +248,22 @@ impl From<NamedRequest> for ControlRequest {
 }
 
 impl ControlRequest {
+    /// Ends a permission. Its object stays if it is kept, or if other permissions cover it.
+    #[must_use]
+    pub fn revoke(permission: Permission) -> Self {
+        Self::Revoke { permission, free: false }
+    }
+
     /// Extends a permission to `time` from the moment at which the extension begins.
     #[must_use]
     pub fn extend(permission: &Permission, time: Lifetime) -> Self {
         Self::Extend { lease: Arc::clone(permission.lease()), until: Until::After(time) }
+    }
+
+    /// Extends a lease to `deadline` on the client's clock.
+    #[must_use]
+    pub fn extend_to(lease: &Arc<Lease>, deadline: Moment) -> Self {
+        Self::Extend { lease: Arc::clone(lease), until: Until::Deadline(deadline) }
     }
 
     /// Frees an object and its members. Existing permissions stay, and the memory is freed when the last of them ends.
@@ -263,6 +305,12 @@ pub struct NotBegun<T> {
 impl<T> NotBegun<T> {
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> NotBegun<U> {
         NotBegun { ask: map(self.ask), error: self.error }
+    }
+}
+
+impl<T> From<NotBegun<T>> for Error {
+    fn from(refused: NotBegun<T>) -> Self {
+        refused.error
     }
 }
 

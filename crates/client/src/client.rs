@@ -1,5 +1,6 @@
 //! The client: its parts, the calls of the control path, and the poll that drives them.
 
+use crate::carrier::Posting;
 use crate::chunk_workers::{ChunkWorkers, Worker};
 use crate::control::{Arrived, Control, Purpose};
 use crate::data_path::DataPath;
@@ -8,13 +9,15 @@ use crate::permission::Mark;
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::{
-    Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, Operation, Outcome, Permission,
+    Access, Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun, Operation,
+    Outcome, Permission, Unchecked,
 };
 use portcullis_nic::{Completion, EndpointQueue, Memory, Pollable, VerbsEndpoint};
 use portcullis_planted::planted;
-use portcullis_protocol::{ChunkTerms, Lifetime, Moment};
+use portcullis_protocol::{ChunkTerms, Lifetime, Moment, RemoteAddress};
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The most completions that one poll of the endpoint returns.
 const COMPLETIONS_MOST: usize = 256;
@@ -73,6 +76,106 @@ impl<E: VerbsEndpoint> Client<E> {
     /// [`Error::ArenaFull`].
     pub fn buffer(&self, length: u32) -> Result<Buffer<E::Memory>, Error> {
         self.data.buffer(length)
+    }
+
+    /// Begins an access.
+    ///
+    /// # Errors
+    /// [`NotBegun`] with the access: [`Error::Expired`], [`Error::OutsideRange`], [`Error::WrongRight`],
+    /// [`Error::Misaligned`], [`Error::QueueFull`], [`Error::ForeignPermission`] or [`Error::ForeignBuffer`], or the
+    /// error that ended the session.
+    #[inline]
+    pub fn access<P: AsRef<Permission>>(
+        &mut self,
+        now: Moment,
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        self.begin_access(Posting::AtOnce, now, access)
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin_access<P: AsRef<Permission>>(
+        &mut self,
+        posting: Posting,
+        now: Moment,
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        match self.over {
+            Some(error) => Err(NotBegun { ask: access, error }),
+            None => self.data.begin(posting, now, access),
+        }
+    }
+
+    /// Begins an access without checks by the client: for demonstrations and hostile tests. If the node's NIC refuses
+    /// the access, it ends with [`Error::Violation`], costs this client a queue pair, and is charged to the client or
+    /// its tenant.
+    ///
+    /// # Errors
+    /// [`NotBegun`] with the access: [`Error::QueueFull`], [`Error::LocalFault`] if the endpoint carries no accesses
+    /// with such a credential, or the error that ended the session.
+    pub fn dangerous_access(
+        &mut self,
+        access: Access<Unchecked, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<Unchecked, E::Memory>>> {
+        match self.over {
+            Some(error) => Err(NotBegun { ask: access, error }),
+            None => self.data.begin_unchecked(access),
+        }
+    }
+
+    /// Begins a request. Its answer is that of the request's kind, see [`ControlRequest`].
+    ///
+    /// # Errors
+    /// [`NotBegun`] with the request: [`Error::QueueFull`], an error of the request's kind, or the error that ended the
+    /// session.
+    pub fn call(
+        &mut self,
+        now: Moment,
+        request: impl Into<ControlRequest>,
+    ) -> Result<Call, NotBegun<Box<ControlRequest>>> {
+        self.begin_call(Posting::AtOnce, now, request.into())
+    }
+
+    pub(crate) fn begin_call(
+        &mut self,
+        posting: Posting,
+        now: Moment,
+        request: ControlRequest,
+    ) -> Result<Call, NotBegun<Box<ControlRequest>>> {
+        let begun = match self.over {
+            Some(error) => Err(error),
+            None => self.requests.begin(&mut self.data, posting, now, &request),
+        };
+        begun.map_err(|error| NotBegun { ask: Box::new(request), error })
+    }
+
+    /// Extends a lease by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
+    /// no key to the lifetime word.
+    ///
+    /// # Errors
+    /// As [`ControlRequest::Extend`].
+    pub fn extend_by_rpc(
+        &mut self,
+        now: Moment,
+        lease: &Arc<Lease>,
+        deadline: Moment,
+    ) -> Result<Call, Error> {
+        match self.over {
+            Some(error) => Err(error),
+            None => self.requests.extend_by_message(&mut self.data, Posting::AtOnce, now, lease, deadline),
+        }
+    }
+
+    /// Requests that a worker free the chunk at an address, even if another client holds it: for hostile tests. The
+    /// worker frees it only if this client holds it; otherwise the call ends with [`Error::ForeignChunk`].
+    ///
+    /// # Errors
+    /// As [`ControlRequest::FreeChunk`].
+    pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
+        match self.over {
+            Some(error) => Err(error),
+            None => self.requests.dangerous_free_chunk(&mut self.data.link, address),
+        }
     }
 
     /// Takes the result of a call. `None`: the call is under way, or its result was taken.

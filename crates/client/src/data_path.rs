@@ -9,18 +9,10 @@ use crate::limit::Limit;
 use crate::operations::{Operations, Owner, WORD_BYTES};
 use crate::permission::Mark;
 use crate::routes::Routes;
-use crate::{Access, Buffer, Client, ClientConfig, Error, NotBegun, Operation, Permission, Rejected};
-use portcullis_nic::{Endpoint, Status, VerbsEndpoint};
-use portcullis_protocol::{Credential, Moment, RemoteAddress};
+use crate::{Access, Buffer, ClientConfig, Error, NotBegun, Operation, Permission, Unchecked};
+use portcullis_nic::{Endpoint, Memory, Status, VerbsEndpoint};
+use portcullis_protocol::{Moment, RemoteAddress};
 use std::sync::Arc;
-
-/// Target of an operation.
-pub(crate) enum Target<'a> {
-    /// Bytes of a permission, from this offset on. The client makes all checks.
-    Permission(&'a Permission, u64),
-    /// An address and a credential. The client checks nothing.
-    Unchecked(RemoteAddress, Credential),
-}
 
 /// The buffer that comes with an operation, if one does.
 pub(crate) type MaybeBuffer<E> = Option<Buffer<<E as Endpoint>::Memory>>;
@@ -60,22 +52,46 @@ impl<E: VerbsEndpoint> DataPath<E> {
         self.blocks.buffer(length)
     }
 
-    /// Checks an operation, gives it a slot and hands it to its carrier.
+    /// Checks an access under a permission, gives it a slot and hands it to its carrier.
+    ///
+    /// # Errors
+    /// As [`Client::access`](crate::Client::access). Nothing was begun.
     #[inline(always)]
-    pub(crate) fn begin(
+    pub(crate) fn begin<P: AsRef<Permission>>(
         &mut self,
         posting: Posting,
         now: Moment,
-        target: Target<'_>,
-        buffer: MaybeBuffer<E>,
-        action: Action,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        let length = u64::from(buffer.as_ref().map_or(WORD_BYTES, Buffer::len));
-        let (owner, access) = match self.admit(now, &target, length, action) {
-            Ok(admitted) => admitted,
-            Err(error) => return Err(Rejected { buffer, error }),
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        let Access { permission, offset, action, buffer } = access;
+        let admitted = self.admit(now, permission.as_ref(), offset, length_of(&buffer), action);
+        let begun = match admitted {
+            Ok(admitted) => self.begin_checked(posting, admitted, buffer),
+            Err(error) => Err((buffer, error)),
         };
-        self.begin_checked(posting, (owner, access), buffer)
+        begun
+            .map_err(|(buffer, error)| NotBegun { ask: Access { permission, offset, action, buffer }, error })
+    }
+
+    /// Begins an access that the client does not check.
+    ///
+    /// # Errors
+    /// As [`Client::dangerous_access`](crate::Client::dangerous_access). Nothing was begun.
+    pub(crate) fn begin_unchecked(
+        &mut self,
+        access: Access<Unchecked, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<Unchecked, E::Memory>>> {
+        let Access { permission, offset, action, buffer } = access;
+        let Unchecked { address, credential } = permission;
+        let begun = if self.routes.can_carry(&credential) {
+            let address = RemoteAddress(address.0.wrapping_add(offset));
+            let access = AddressedAccess::unchecked(address, credential, length_of(&buffer), action);
+            self.begin_checked(Posting::AtOnce, (Owner::Unchecked, access), buffer)
+        } else {
+            Err((buffer, Error::LocalFault(Status::LocalQpOperationError)))
+        };
+        begun
+            .map_err(|(buffer, error)| NotBegun { ask: Access { permission, offset, action, buffer }, error })
     }
 
     /// Gives a checked access a slot and hands it to its carrier.
@@ -85,19 +101,19 @@ impl<E: VerbsEndpoint> DataPath<E> {
         posting: Posting,
         (owner, access): (Owner, AddressedAccess),
         buffer: MaybeBuffer<E>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
+    ) -> Result<Operation, (MaybeBuffer<E>, Error)> {
         if buffer.as_ref().is_some_and(|buffer| !buffer.is_of(&self.blocks)) {
-            return Err(Rejected { buffer, error: Error::ForeignBuffer });
+            return Err((buffer, Error::ForeignBuffer));
         }
         let span = buffer.as_ref().map(Buffer::span);
         let operation = match self.link.operations.begin(owner, access.action, buffer) {
             Ok(operation) => operation,
-            Err(buffer) => return Err(Rejected { buffer, error: self.link.operations.full() }),
+            Err(buffer) => return Err((buffer, self.link.operations.full())),
         };
         let local = span.unwrap_or_else(|| self.link.operations.word(operation));
         match self.hand_over(posting, Outgoing { operation, local, access: &access }) {
             Ok(()) => Ok(Operation { id: operation }),
-            Err(error) => Err(Rejected { buffer: self.link.operations.cancel(operation), error }),
+            Err(error) => Err((self.link.operations.cancel(operation), error)),
         }
     }
 
@@ -115,203 +131,26 @@ impl<E: VerbsEndpoint> DataPath<E> {
             || self.link.control.is_behind()
     }
 
-    /// Checks whether an operation may begin, and returns its owner and its access.
+    /// Checks whether an access may begin, and returns it with its owner.
     #[inline]
     fn admit(
         &self,
         now: Moment,
-        target: &Target<'_>,
+        permission: &Permission,
+        offset: u64,
         length: u64,
         action: Action,
     ) -> Result<(Owner, AddressedAccess), Error> {
-        match *target {
-            Target::Permission(permission, offset) => {
-                if permission.lease().is_of_another(&self.mark) {
-                    return Err(Error::ForeignPermission);
-                }
-                let (access, deadline) = AddressedAccess::checked(now, permission, offset, length, action)?;
-                Ok((Owner::Checked { deadline }, access))
-            }
-            Target::Unchecked(_, credential) if !self.routes.can_carry(&credential) => {
-                Err(Error::LocalFault(Status::LocalQpOperationError))
-            }
-            Target::Unchecked(address, credential) => {
-                Ok((Owner::Unchecked, AddressedAccess::unchecked(address, credential, length, action)))
-            }
+        if permission.lease().is_of_another(&self.mark) {
+            return Err(Error::ForeignPermission);
         }
+        let (access, deadline) = AddressedAccess::checked(now, permission, offset, length, action)?;
+        Ok((Owner::Checked { deadline }, access))
     }
 }
 
-impl<E: VerbsEndpoint> Client<E> {
-    /// Begins an access: [`Client::read`] and its like, as a value.
-    ///
-    /// # Errors
-    /// [`NotBegun`] with the access, for a reason of [`Client::read`] or [`Client::compare_and_swap`].
-    #[inline]
-    pub fn access<P: AsRef<Permission>>(
-        &mut self,
-        now: Moment,
-        access: Access<P, E::Memory>,
-    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
-        self.begin_access(Posting::AtOnce, now, access)
-    }
-
-    #[inline(always)]
-    pub(crate) fn begin_access<P: AsRef<Permission>>(
-        &mut self,
-        posting: Posting,
-        now: Moment,
-        access: Access<P, E::Memory>,
-    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
-        let Access { permission, offset, action, buffer } = access;
-        let target = Target::Permission(permission.as_ref(), offset);
-        match self.begin(posting, now, target, buffer, action) {
-            Ok(operation) => Ok(operation),
-            Err(Rejected { buffer, error }) => {
-                Err(NotBegun { ask: Access { permission, offset, action, buffer }, error })
-            }
-        }
-    }
-
-    /// Reads the permission's bytes from `offset` on into the whole of `buffer`.
-    ///
-    /// # Errors
-    /// [`Rejected`] with the buffer: [`Error::Expired`], [`Error::OutsideRange`], [`Error::WrongRight`],
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    #[inline]
-    pub fn read(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<E::Memory>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), Some(buffer), Action::Read)
-    }
-
-    /// Writes the whole of `buffer` to the permission's bytes from `offset` on.
-    ///
-    /// # Errors
-    /// As [`Client::read`].
-    #[inline]
-    pub fn write(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<E::Memory>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), Some(buffer), Action::Write)
-    }
-
-    /// Writes `swap` into the 8-byte word at `offset` if it holds `compare`. The outcome is the word's old value.
-    ///
-    /// # Errors
-    /// As [`Client::read`], and [`Error::Misaligned`].
-    #[inline]
-    pub fn compare_and_swap(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        let action = Action::CompareAndSwap { compare, swap };
-        self.begin(Posting::AtOnce, now, Target::Permission(permission, offset), None, action)
-    }
-
-    /// Adds `add` to the 8-byte word at `offset`, wrapping. The outcome is the word's old value.
-    ///
-    /// # Errors
-    /// As [`Client::read`], and [`Error::Misaligned`].
-    #[inline]
-    pub fn fetch_and_add(
-        &mut self,
-        now: Moment,
-        permission: &Permission,
-        offset: u64,
-        add: u64,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        self.begin(
-            Posting::AtOnce,
-            now,
-            Target::Permission(permission, offset),
-            None,
-            Action::FetchAndAdd { add },
-        )
-    }
-
-    /// Reads without checks by the client: for demonstrations and hostile tests. If the node's NIC refuses the read, it
-    /// ends with [`Error::Violation`], costs this client a queue pair, and is charged to the client or its tenant.
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session.
-    pub fn dangerous_read(
-        &mut self,
-        now: Moment,
-        address: RemoteAddress,
-        credential: impl Into<Credential>,
-        buffer: Buffer<E::Memory>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        self.begin(
-            Posting::AtOnce,
-            now,
-            Target::Unchecked(address, credential.into()),
-            Some(buffer),
-            Action::Read,
-        )
-    }
-
-    /// Writes without checks by the client. See [`Client::dangerous_read`].
-    ///
-    /// # Errors
-    /// As [`Client::dangerous_read`].
-    pub fn dangerous_write(
-        &mut self,
-        now: Moment,
-        address: RemoteAddress,
-        credential: impl Into<Credential>,
-        buffer: Buffer<E::Memory>,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        self.begin(
-            Posting::AtOnce,
-            now,
-            Target::Unchecked(address, credential.into()),
-            Some(buffer),
-            Action::Write,
-        )
-    }
-
-    /// Compares and swaps without checks by the client. See [`Client::dangerous_read`].
-    ///
-    /// # Errors
-    /// As [`Client::dangerous_read`].
-    pub fn dangerous_compare_and_swap(
-        &mut self,
-        now: Moment,
-        address: RemoteAddress,
-        credential: impl Into<Credential>,
-        compare: u64,
-        swap: u64,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        let action = Action::CompareAndSwap { compare, swap };
-        self.begin(Posting::AtOnce, now, Target::Unchecked(address, credential.into()), None, action)
-    }
-
-    /// Begins an operation, unless the session is over.
-    #[inline(always)]
-    fn begin(
-        &mut self,
-        posting: Posting,
-        now: Moment,
-        target: Target<'_>,
-        buffer: MaybeBuffer<E>,
-        action: Action,
-    ) -> Result<Operation, Rejected<E::Memory>> {
-        match self.over {
-            Some(error) => Err(Rejected { buffer, error }),
-            None => self.data.begin(posting, now, target, buffer, action),
-        }
-    }
+/// Number of bytes that an access moves.
+#[inline]
+fn length_of<M: Memory>(buffer: &Option<Buffer<M>>) -> u64 {
+    u64::from(buffer.as_ref().map_or(WORD_BYTES, Buffer::len))
 }

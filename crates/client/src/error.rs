@@ -1,8 +1,7 @@
 //! Errors, which name what ended and whose fault it is.
 
-use crate::Buffer;
 use portcullis_errors::{Coded, ErrorCode};
-use portcullis_nic::{Memory, Status};
+use portcullis_nic::Status;
 use portcullis_protocol::{BadName, Lifetime, Refusal, Rights};
 use std::fmt;
 
@@ -284,28 +283,5 @@ impl From<Refusal> for Error {
             Refusal::Quota { used, limit } => Self::Quota { used, limit },
             other => Self::Refused(other),
         }
-    }
-}
-
-/// An operation that was not begun, with its buffer.
-#[derive(thiserror::Error)]
-#[error("{error}")]
-pub struct Rejected<M: Memory> {
-    /// The buffer that the caller handed in; none for atomics.
-    pub buffer: Option<Buffer<M>>,
-    /// The reason.
-    #[source]
-    pub error: Error,
-}
-
-impl<M: Memory> Coded for Rejected<M> {
-    fn code(&self) -> ErrorCode {
-        self.error.code()
-    }
-}
-
-impl<M: Memory> fmt::Debug for Rejected<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected").field("buffer", &self.buffer).field("error", &self.error).finish()
     }
 }

@@ -153,6 +153,5 @@ fn swap<E: VerbsEndpoint>(
     let lease = &extending.lease;
     let access = AddressedAccess::of_lifetime(lease, extending.believed, extending.asked)?;
     let owner = Owner::Extension { call, deadline: lease.deadline() };
-    data.begin_checked(posting, (owner, access), None).map_err(|rejected| rejected.error)?;
-    Ok(())
+    data.begin_checked(posting, (owner, access), None).map(drop).map_err(|(_, error)| error)
 }

@@ -35,18 +35,17 @@ mod requests;
 mod routes;
 mod small_objects;
 
-pub use ask::{Access, Ask, Begun, ControlRequest, NotBegun, Until};
+pub use ask::{Access, Ask, Begun, ControlRequest, NotBegun, Unchecked, Until};
 pub use batch::{Batch, NotAdded};
 pub use buffer::{BUFFERS_BYTES_MAX, Buffer, Withheld};
 pub use calls::{Answer, Call};
 pub use client::Client;
 pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};
-pub use error::{Effect, Error, Rejected};
+pub use error::{Effect, Error};
 pub use operations::{Operation, Outcome};
 pub use permission::{Lease, Permission, PermissionView};
 pub use portcullis_protocol::{Acquire, Allocate};
 pub use queue_pairs::Counters;
-pub use requests::NotRevoked;
 pub use small_objects::{
     ClassOccupancy, Located, NotFreed, Occupancy, SmallObject, SmallObjectId, SmallObjects,
 };

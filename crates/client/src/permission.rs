@@ -118,8 +118,8 @@ impl Lease {
 
 /// The right to access some bytes of a node for some time: the paper's `Perm` (Patronus §5.1).
 ///
-/// Not `Clone`: a permission ends by [`Client::revoke`](crate::Client::revoke), or by itself at its deadline. Dropping
-/// it sends nothing to the node.
+/// Not `Clone`: a permission ends by [`ControlRequest::Revoke`](crate::ControlRequest), or by itself at its deadline.
+/// Dropping it sends nothing to the node.
 #[derive(Debug)]
 pub struct Permission {
     id: PermissionId,

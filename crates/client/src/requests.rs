@@ -7,43 +7,16 @@ use crate::chunk_workers::{ChunkWorkers, Worker};
 use crate::control::Purpose;
 use crate::data_path::DataPath;
 use crate::permission::Mark;
-use crate::{
-    Acquire, Allocate, Answer, Call, Client, ControlRequest, Error, Lease, NotBegun, Permission, Until,
-};
-use portcullis_errors::{Coded, ErrorCode};
+use crate::{Acquire, Allocate, Answer, Call, ControlRequest, Error, Permission};
 use portcullis_nic::{Completion, VerbsEndpoint};
 use portcullis_protocol::{
-    ChunkTerms, GrantRequest, Holders, Lifetime, Moment, NamedRequest, ObjectName, ObjectRef,
-    QueuePairRequest, Refusal, RemoteAddress, ReplyBody, RequestBody, Rights, Sharing,
+    ChunkTerms, GrantRequest, Lifetime, Moment, NamedRequest, QueuePairRequest, Refusal, RemoteAddress,
+    ReplyBody, RequestBody, Rights, Sharing,
 };
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// The time of a request about chunks: a chunk has no deadline, so it does not matter.
 const ANY_TIME: Moment = Moment(0);
-
-/// A revocation that was not begun, with its permission.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct NotRevoked {
-    /// The permission that was handed in.
-    pub permission: Box<Permission>,
-    /// The reason.
-    #[source]
-    pub error: Error,
-}
-
-impl NotRevoked {
-    fn new(permission: Permission, error: Error) -> Self {
-        Self { permission: Box::new(permission), error }
-    }
-}
-
-impl Coded for NotRevoked {
-    fn code(&self) -> ErrorCode {
-        self.error.code()
-    }
-}
 
 /// The requests of a client: its calls, its workers on the node's NIC, and the batch that is being collected. Each staged
 /// request belongs to a call that is under way.
@@ -203,7 +176,7 @@ impl Requests {
         }
     }
 
-    /// Requests that a worker free the chunk at an address, whoever holds it.
+    /// Requests that a worker free the chunk at an address, even if another client holds it.
     pub(crate) fn dangerous_free_chunk<E: VerbsEndpoint>(
         &mut self,
         link: &mut Link<E>,
@@ -366,173 +339,5 @@ fn awaited_of(request: &NamedRequest) -> Awaited {
         | NamedRequest::Unpublish { .. }
         | NamedRequest::Share { .. }
         | NamedRequest::Unshare { .. } => Awaited::Done,
-    }
-}
-
-impl<E: VerbsEndpoint> Client<E> {
-    /// Begins a request. Its answer is that of the request's kind, see [`ControlRequest`].
-    ///
-    /// # Errors
-    /// [`NotBegun`] with the request: [`Error::QueueFull`], an error of the request's kind, or the error that ended the
-    /// session.
-    pub fn call(
-        &mut self,
-        now: Moment,
-        request: ControlRequest,
-    ) -> Result<Call, NotBegun<Box<ControlRequest>>> {
-        self.begin_call(Posting::AtOnce, now, request)
-    }
-
-    pub(crate) fn begin_call(
-        &mut self,
-        posting: Posting,
-        now: Moment,
-        request: ControlRequest,
-    ) -> Result<Call, NotBegun<Box<ControlRequest>>> {
-        self.try_to_call(posting, now, &request).map_err(|error| NotBegun { ask: Box::new(request), error })
-    }
-
-    fn try_to_call(
-        &mut self,
-        posting: Posting,
-        now: Moment,
-        request: &ControlRequest,
-    ) -> Result<Call, Error> {
-        match self.over {
-            Some(error) => Err(error),
-            None => self.requests.begin(&mut self.data, posting, now, request),
-        }
-    }
-}
-
-/// The most frequent requests, with plain errors.
-impl<E: VerbsEndpoint> Client<E> {
-    /// Begins a [`ControlRequest::Allocate`].
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], or the error that ended the session. Nothing was begun.
-    pub fn allocate(&mut self, now: Moment, parameters: Allocate) -> Result<Call, Error> {
-        self.try_to_call(Posting::AtOnce, now, &parameters.into())
-    }
-
-    /// Begins a [`ControlRequest::Acquire`].
-    ///
-    /// # Errors
-    /// As [`Client::allocate`].
-    pub fn acquire(&mut self, now: Moment, parameters: Acquire) -> Result<Call, Error> {
-        self.try_to_call(Posting::AtOnce, now, &parameters.into())
-    }
-
-    /// Ends a permission; `free` also frees a kept object. The answer is [`Answer::Done`](crate::Answer).
-    ///
-    /// Operations still under way race with the end of their permission: take their outcomes first.
-    ///
-    /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::QueueFull`], or the error that ended the session.
-    pub fn revoke(&mut self, now: Moment, permission: Permission, free: bool) -> Result<Call, NotRevoked> {
-        self.end_permission(now, ControlRequest::Revoke { permission, free })
-    }
-
-    /// Begins a [`ControlRequest::free`].
-    ///
-    /// # Errors
-    /// As [`Client::allocate`].
-    pub fn free(&mut self, now: Moment, object: ObjectRef) -> Result<Call, Error> {
-        self.try_to_call(Posting::AtOnce, now, &ControlRequest::free(object))
-    }
-
-    /// Frees the tenant's object that starts at `address` now: see [`Acquire::dangerous_at`].
-    ///
-    /// # Errors
-    /// As [`Client::allocate`].
-    pub fn dangerous_free(&mut self, now: Moment, address: RemoteAddress) -> Result<Call, Error> {
-        let object = ObjectName::Address(address);
-        self.try_to_call(Posting::AtOnce, now, &ControlRequest::Free { object, holders: Holders::Stay })
-    }
-
-    /// Extends a permission to `time` from now. The answer is [`Answer::Extended`](crate::Answer).
-    ///
-    /// The node's CPU has no part in the extension. If the node has given notice that it will not extend the
-    /// permission, the call ends with [`Refusal::NotExtendable`](portcullis_protocol::Refusal).
-    ///
-    /// # Errors
-    /// [`Error::Expired`], [`Error::QueueFull`], [`Error::LivesLonger`] if the permission has more than `time` left,
-    /// [`Refusal::LifetimeTooLong`](portcullis_protocol::Refusal) if it would live beyond
-    /// [`Lease::longest`](crate::Lease::longest), counted from its start, or the error that ended the session. Nothing
-    /// was begun.
-    pub fn extend(&mut self, now: Moment, permission: &Permission, time: Lifetime) -> Result<Call, Error> {
-        self.extend_to(now, permission.lease(), now.after(time))
-    }
-
-    /// Extends a lease to `deadline` on the client's clock. The lease may belong to a permission that another session
-    /// of the same tenant holds. The answer is [`Answer::Extended`](crate::Answer).
-    ///
-    /// # Errors
-    /// As [`Client::extend`].
-    pub fn extend_to(&mut self, now: Moment, lease: &Arc<Lease>, deadline: Moment) -> Result<Call, Error> {
-        let lease = Arc::clone(lease);
-        let request = ControlRequest::Extend { lease, until: Until::Deadline(deadline) };
-        self.try_to_call(Posting::AtOnce, now, &request)
-    }
-
-    /// Begins a [`ControlRequest::AllocateChunk`].
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`], [`Error::Quota`], [`Refusal::NoChunks`](portcullis_protocol::Refusal) before
-    /// [`ControlRequest::JoinChunks`] was answered, or the error that ended the session. Nothing was begun.
-    pub fn allocate_chunk(&mut self) -> Result<Call, Error> {
-        self.try_to_call(Posting::AtOnce, ANY_TIME, &ControlRequest::AllocateChunk)
-    }
-
-    /// Frees a chunk. The NIC unbinds its windows and zeroes it before any client gets it again. The answer is
-    /// [`Answer::Done`](crate::Answer).
-    ///
-    /// Operations still under way race with the end of their chunk: take their outcomes first.
-    ///
-    /// # Errors
-    /// [`NotRevoked`] with the permission back: [`Error::ForeignChunk`] if the permission is over no chunk,
-    /// [`Error::QueueFull`], or the error that ended the session.
-    pub fn free_chunk(&mut self, permission: Permission) -> Result<Call, NotRevoked> {
-        self.end_permission(ANY_TIME, ControlRequest::FreeChunk(permission))
-    }
-
-    fn end_permission(&mut self, now: Moment, request: ControlRequest) -> Result<Call, NotRevoked> {
-        match (self.try_to_call(Posting::AtOnce, now, &request), request) {
-            (Ok(call), _) => Ok(call),
-            (
-                Err(error),
-                ControlRequest::Revoke { permission, .. } | ControlRequest::FreeChunk(permission),
-            ) => Err(NotRevoked::new(permission, error)),
-            (Err(_), request) => unreachable!("{request:?} ends no permission"),
-        }
-    }
-
-    /// Requests that a worker free the chunk at an address, even if another client holds it: for hostile tests. The
-    /// worker frees it only if this client holds it; otherwise the call ends with [`Error::ForeignChunk`].
-    ///
-    /// # Errors
-    /// As [`Client::free_chunk`].
-    pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        match self.over {
-            Some(error) => Err(error),
-            None => self.requests.dangerous_free_chunk(&mut self.data.link, address),
-        }
-    }
-
-    /// Extends a lease by a message to the node: the naive way of Patronus §5.3, for comparison and for nodes that give
-    /// no key to the lifetime word.
-    ///
-    /// # Errors
-    /// As [`Client::extend`].
-    pub fn extend_by_rpc(
-        &mut self,
-        now: Moment,
-        lease: &Arc<Lease>,
-        deadline: Moment,
-    ) -> Result<Call, Error> {
-        match self.over {
-            Some(error) => Err(error),
-            None => self.requests.extend_by_message(&mut self.data, Posting::AtOnce, now, lease, deadline),
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Requests carry the caller's parameters. Also tests their results, and which errors may be retried.
 
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_client::{Acquire, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Permission};
 use portcullis_nic::Status;
 use portcullis_protocol::{
     GrantRequest, Incarnation, Keep, Lifetime, Moment, ObjectName, ObjectRef, Part, Refusal, RemoteAddress,
@@ -18,7 +18,7 @@ fn client() -> (Client<Fake>, Handle) {
 }
 
 fn granted(client: &mut Client<Fake>, ask: Allocate) -> Permission {
-    let call = client.allocate(NOW, ask).unwrap();
+    let call = client.call(NOW, ask).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     permission
@@ -58,7 +58,7 @@ fn an_allocation_asks_for_all_that_was_said_and_for_nothing_else() {
 fn an_acquisition_asks_for_all_that_was_said_and_for_nothing_else() {
     let with = |ask: Acquire| {
         let (mut client, handle) = client();
-        client.acquire(NOW, ask).unwrap();
+        client.call(NOW, ask).unwrap();
         asked(&handle)
     };
     let body = |object, part, lifetime, rights, sharing, wait| {
@@ -93,13 +93,16 @@ fn an_extension_to_the_very_deadline_is_none_too_short() {
     let (mut client, handle) = client();
     let permission = granted(&mut client, Allocate::bytes(64));
     let lease = permission.lease().clone();
-    let call = client.extend_to(NOW, &lease, lease.deadline()).unwrap();
+    let call = client.call(NOW, ControlRequest::extend_to(&lease, lease.deadline())).unwrap();
     handle.run_all();
     client.poll(NOW);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(lifetime))) if lifetime == SECOND));
     let sooner = Moment(lease.deadline().0 - 1);
     let left = lease.deadline().since(NOW);
-    assert_eq!(client.extend_to(NOW, &lease, sooner).unwrap_err(), Error::LivesLonger { left });
+    assert_eq!(
+        client.call(NOW, ControlRequest::extend_to(&lease, sooner)).unwrap_err().error,
+        Error::LivesLonger { left }
+    );
 }
 
 #[test]

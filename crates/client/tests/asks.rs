@@ -18,7 +18,7 @@ fn start() -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(1, 16);
     handle.world().node.key = Some(GOOD);
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-    let call = client.allocate(NOW, Allocate::bytes(64).lifetime(Lifetime::millis(10))).unwrap();
+    let call = client.call(NOW, Allocate::bytes(64).lifetime(Lifetime::millis(10))).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     (client, handle, permission)
@@ -91,8 +91,8 @@ fn misuse_is_a_typed_error() {
     assert_eq!(misaligned.error, Error::Misaligned);
     let mut held = VecDeque::from([Access::write(permission.view(), 0, other.buffer(8).unwrap()).into()]);
     assert_eq!(post(&mut client, NOW, &mut held), [Err(Error::ForeignBuffer)]);
-    let foreign = client.read(NOW, &permission, 0, other.buffer(8).unwrap()).unwrap_err();
-    assert_eq!((foreign.error, foreign.buffer.is_some()), (Error::ForeignBuffer, true));
+    let foreign = client.access(NOW, Access::read(&permission, 0, other.buffer(8).unwrap())).unwrap_err();
+    assert_eq!((foreign.error, foreign.ask.into_buffer().is_some()), (Error::ForeignBuffer, true));
     let mut buffer = client.buffer(8).unwrap();
     let error = Error::OutsideBuffer { offset: 4, length: 5, size: 8 };
     assert_eq!(buffer.try_read(4, &mut [0; 5]), Err(error));
@@ -127,7 +127,7 @@ fn values_that_are_dropped_have_begun_nothing_and_give_their_buffers_back() {
         drop(Access::read(permission.view(), 0, client.buffer(1 << 18).unwrap()));
     }
     assert_eq!(client.pending(), 0);
-    let call = client.revoke(NOW, permission, false).unwrap();
+    let call = client.call(NOW, ControlRequest::revoke(permission)).unwrap();
     release(&mut handle.world());
     client.poll(NOW);
     assert!(client.take_call(call).is_some());

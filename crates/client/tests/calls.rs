@@ -3,7 +3,7 @@
 use crate::fake::node::{Reaction, release};
 use crate::fake::{BAD, Fake, Handle, UNANSWERED, fake};
 use portcullis_client::{
-    Acquire, Allocate, Answer, Call, Client, ClientConfig, ControlRequest, Error, Permission,
+    Access, Acquire, Allocate, Answer, Call, Client, ClientConfig, ControlRequest, Error, Permission,
 };
 use portcullis_nic::Memory;
 use portcullis_protocol::{
@@ -19,7 +19,7 @@ fn client(key: Option<Rkey>) -> (Client<Fake>, Handle, Permission) {
     handle.world().node.key = key;
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
     let ask = Allocate::bytes(64).lifetime(LIFETIME).rights(Rights::READ).shared().keep();
-    let call = client.allocate(NOW, ask).unwrap();
+    let call = client.call(NOW, ask).unwrap();
     let Ok(Answer::Granted(permission)) = end(&mut client, &handle, NOW, call) else { panic!("granted") };
     (client, handle, permission)
 }
@@ -53,7 +53,7 @@ fn the_deadline_counts_from_the_sending_of_the_request() {
     let (rights, sharing) = (Rights::READ, Sharing::Shared);
     let object = ObjectRef { incarnation: Incarnation(1), address: RemoteAddress(64), birth: 1 };
     let ask = Acquire::object(object).part(0, 64).lifetime(LIFETIME).read_only().shared();
-    let call = client.acquire(Moment(7), ask).unwrap();
+    let call = client.call(Moment(7), ask).unwrap();
     client.poll(Moment(500));
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     assert_eq!(permission.lease().deadline(), Moment(1_007));
@@ -69,7 +69,7 @@ fn a_refusal_reaches_its_call() {
         (Refusal::NoSuchObject, Error::Refused(Refusal::NoSuchObject)),
     ] {
         handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Refused(refusal)));
-        let call = client.free(NOW, permission.object()).unwrap();
+        let call = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
         assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), error);
     }
 }
@@ -79,25 +79,26 @@ fn a_full_control_queue_begins_nothing_and_loses_nothing() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.hold = true;
     // One of the four slots is kept for rebuilds.
-    let calls: Vec<_> = (0..3).map(|_| client.free(NOW, permission.object()).unwrap()).collect();
-    let not_revoked = client.revoke(NOW, permission, true).unwrap_err();
+    let calls: Vec<_> =
+        (0..3).map(|_| client.call(NOW, ControlRequest::free(permission.object())).unwrap()).collect();
+    let not_revoked = client.call(NOW, ControlRequest::Revoke { permission, free: true }).unwrap_err();
     assert_eq!(not_revoked.error, Error::QueueFull { limit: 3 });
     client.poll(NOW);
     release(&mut handle.world());
     assert_eq!(client.poll(NOW), 3);
     assert!(calls.into_iter().all(|call| matches!(client.take_call(call), Some(Ok(Answer::Done)))));
-    let call = client.revoke(NOW, *not_revoked.permission, true).unwrap();
+    let call = client.call(NOW, *not_revoked.ask).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Done)));
 }
 
 #[test]
 fn stale_and_forged_replies_are_ignored() {
     let (mut client, handle, permission) = client(None);
-    let first = client.free(NOW, permission.object()).unwrap();
+    let first = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     end(&mut client, &handle, NOW, first).unwrap();
     let sequence = handle.look().node.asked.last().unwrap().sequence;
     handle.world().node.hold = true;
-    let second = client.free(NOW, permission.object()).unwrap();
+    let second = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     client.poll(NOW);
     // An old number, a slot that does not exist, and a slot without a waiting request. They are delivered one at a time
     // because each takes a receive.
@@ -114,7 +115,7 @@ fn stale_and_forged_replies_are_ignored() {
 fn many_more_calls_than_slots_can_follow_each_other() {
     let (mut client, handle, permission) = client(None);
     for _ in 0..200_000 {
-        let call = client.free(NOW, permission.object()).unwrap();
+        let call = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
         client.poll(NOW);
         assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
         handle.world().node.asked.clear();
@@ -125,7 +126,7 @@ fn many_more_calls_than_slots_can_follow_each_other() {
 fn an_answer_to_another_question_ends_the_call() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Value(3)));
-    let call = client.free(NOW, permission.object()).unwrap();
+    let call = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::SessionLost);
 }
 
@@ -133,7 +134,7 @@ fn an_answer_to_another_question_ends_the_call() {
 fn garbage_from_the_node_ends_the_session() {
     let (mut client, handle, permission) = client(None);
     handle.world().node.reactions.push_back(Reaction::Ignore);
-    let call = client.free(NOW, permission.object()).unwrap();
+    let call = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     handle.world().deliver(&[0xEE; 64]);
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
@@ -143,9 +144,9 @@ fn garbage_from_the_node_ends_the_session() {
 fn a_broken_control_queue_pair_ends_everything() {
     let (mut client, handle, permission) = client(None);
     let buffer = client.buffer(8).unwrap();
-    let operation = client.read(NOW, &permission, 0, buffer).unwrap();
+    let operation = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
     handle.world().control_broken = true;
-    let call = client.free(NOW, permission.object()).unwrap();
+    let call = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     client.poll(NOW);
     assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::SessionLost);
     assert_eq!(client.take(operation).unwrap().result, Err(Error::SessionLost));
@@ -156,7 +157,7 @@ fn a_broken_control_queue_pair_ends_everything() {
 fn an_extension_is_one_cas_and_no_message() {
     let (mut client, handle, permission) = client(None);
     let asked = handle.look().node.asked.len();
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     let answer = end(&mut client, &handle, NOW, call);
     assert!(matches!(answer, Ok(Answer::Extended(Lifetime(5_000)))));
     assert_eq!(permission.lease().deadline(), Moment(5_100));
@@ -171,7 +172,7 @@ fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node()
     {
         let (mut client, handle, permission) = client(None);
         handle.world().node.reactions.push_back(reaction);
-        let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+        let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
         let late = permission.lease().deadline();
         let answer = end(&mut client, &handle, late, call);
         assert_eq!(extends(&handle), 1);
@@ -187,9 +188,9 @@ fn an_extension_that_completes_after_the_old_deadline_is_confirmed_by_the_node()
 fn an_extension_is_believed_only_where_no_sound_clock_is_past_the_deadline() {
     for (before, asked) in [(20_040, 0), (20_000, 1), (1, 1)] {
         let (mut client, handle, permission) = client(None);
-        let call = client.extend(NOW, &permission, Lifetime::seconds(10)).unwrap();
+        let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::seconds(10))).unwrap();
         assert!(end(&mut client, &handle, NOW, call).is_ok());
-        let call = client.extend(NOW, &permission, Lifetime::seconds(20)).unwrap();
+        let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::seconds(20))).unwrap();
         let late = Moment(permission.lease().deadline().0 - before);
         assert!(matches!(end(&mut client, &handle, late, call), Ok(Answer::Extended(_))));
         assert_eq!(extends(&handle), asked, "{before} µs before the deadline");
@@ -200,7 +201,7 @@ fn an_extension_is_believed_only_where_no_sound_clock_is_past_the_deadline() {
 fn zero_in_the_word_is_the_nodes_notice() {
     let (mut client, handle, permission) = client(None);
     handle.world().remote.store(lifetime_word(&permission), 0);
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     let error = end(&mut client, &handle, NOW, call).unwrap_err();
     assert_eq!(error, Error::Refused(Refusal::NotExtendable));
     assert_eq!(permission.lease().lifetime(), LIFETIME);
@@ -211,12 +212,12 @@ fn zero_in_the_word_is_the_nodes_notice() {
 fn an_extension_by_somebody_else_is_adopted_and_built_upon() {
     let (mut client, handle, permission) = client(None);
     handle.world().remote.store(lifetime_word(&permission), 3_000);
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(5_000)))));
     assert_eq!((extends(&handle), permission.lease().lifetime()), (0, Lifetime(5_000)));
     // A lifetime that is longer than the requested one is not shortened.
     handle.world().remote.store(lifetime_word(&permission), 9_000);
-    let call = client.extend(NOW, &permission, Lifetime::micros(7_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(7_000))).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(9_000)))));
     assert_eq!(handle.look().remote.load(lifetime_word(&permission)), 9_000);
 }
@@ -224,14 +225,14 @@ fn an_extension_by_somebody_else_is_adopted_and_built_upon() {
 #[test]
 fn an_extension_of_a_revoked_permission_says_so() {
     let (mut client, handle, permission) = client(Some(BAD));
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     assert_eq!(end(&mut client, &handle, NOW, call).unwrap_err(), Error::Revoked);
 }
 
 #[test]
 fn an_extension_without_an_answer_is_confirmed_by_the_node() {
     let (mut client, handle, permission) = client(Some(UNANSWERED));
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     assert!(matches!(end(&mut client, &handle, NOW, call), Ok(Answer::Extended(Lifetime(5_000)))));
     assert_eq!(extends(&handle), 1);
 }
@@ -241,7 +242,8 @@ fn a_keeper_with_its_own_session_extends_the_lease_of_the_holder() {
     let (_holder, _, permission) = client(None);
     let (mut keeper, handle, _) = client(None);
     let lease = std::sync::Arc::clone(permission.lease());
-    let call = keeper.extend_to(NOW, &lease, NOW.after(Lifetime::micros(5_000))).unwrap();
+    let call =
+        keeper.call(NOW, ControlRequest::extend_to(&lease, NOW.after(Lifetime::micros(5_000)))).unwrap();
     end(&mut keeper, &handle, NOW, call).unwrap();
     assert_eq!(permission.lease().lifetime(), Lifetime(5_000));
 }
@@ -250,14 +252,17 @@ fn a_keeper_with_its_own_session_extends_the_lease_of_the_holder() {
 fn an_expired_permission_is_not_extended() {
     let (mut client, _handle, permission) = client(None);
     let late = permission.lease().deadline();
-    assert_eq!(client.extend(late, &permission, Lifetime::micros(5_000)).unwrap_err(), Error::Expired);
+    assert_eq!(
+        client.call(late, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap_err().error,
+        Error::Expired
+    );
 }
 
 #[test]
 fn an_extension_counts_from_the_moment_it_is_asked_for() {
     let (mut client, handle, permission) = client(None);
     let now = Moment(permission.lease().deadline().0 - 10);
-    let call = client.extend(now, &permission, Lifetime::micros(500)).unwrap();
+    let call = client.call(now, ControlRequest::extend(&permission, Lifetime::micros(500))).unwrap();
     end(&mut client, &handle, now, call).unwrap();
     assert_eq!(permission.lease().deadline(), now.after(Lifetime::micros(500)));
     let word = now.since(NOW).0 + 500;
@@ -269,8 +274,9 @@ fn an_extension_never_shortens() {
     let (mut client, handle, permission) = client(None);
     let (before, left) = (handle.look().doorbells, permission.lease().deadline().since(NOW));
     for shorter in [0, 1, left.0 - 1] {
-        let error = client.extend(NOW, &permission, Lifetime::micros(shorter)).unwrap_err();
-        assert_eq!(error, Error::LivesLonger { left });
+        let refused =
+            client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(shorter))).unwrap_err();
+        assert_eq!(refused.error, Error::LivesLonger { left });
     }
     assert_eq!(handle.look().doorbells, before, "nothing was sent");
     assert_eq!(permission.lease().lifetime(), LIFETIME);
@@ -282,16 +288,16 @@ fn an_extension_beyond_the_longest_lifetime_is_refused_at_once() {
     let longest = permission.lease().longest();
     let lease = permission.lease();
     let last = lease.started_after().after(longest);
-    let error = client.extend_to(NOW, lease, last.after(Lifetime(1))).unwrap_err();
-    assert_eq!(error, Error::Refused(Refusal::LifetimeTooLong { longest }));
-    assert!(client.extend_to(NOW, lease, last).is_ok());
+    let refused = client.call(NOW, ControlRequest::extend_to(lease, last.after(Lifetime(1)))).unwrap_err();
+    assert_eq!(refused.error, Error::Refused(Refusal::LifetimeTooLong { longest }));
+    assert!(client.call(NOW, ControlRequest::extend_to(lease, last)).is_ok());
 }
 
 /// A caller that polls in a loop and reads the clock only at times must not judge by an old time.
 #[test]
 fn the_clock_is_read_after_what_it_judges_has_come_in() {
     let (mut client, handle, permission) = client(None);
-    let call = client.extend(NOW, &permission, Lifetime::micros(5_000)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::micros(5_000))).unwrap();
     handle.run_all();
     let late = permission.lease().deadline();
     assert!(client.take_in(), "an extension is judged by the time");
@@ -301,7 +307,7 @@ fn the_clock_is_read_after_what_it_judges_has_come_in() {
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(5_000))))));
     // If nothing depends on the time, no clock is needed.
     let buffer = client.buffer(8).unwrap();
-    let operation = client.read(NOW, &permission, 0, buffer).unwrap();
+    let operation = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
     handle.run_all();
     assert!(!client.take_in(), "nothing depends on the time");
     assert!(client.take(operation).unwrap().result.is_ok());
@@ -356,7 +362,7 @@ fn requests_of_a_batch_that_is_dropped_or_leaked_were_never_asked() {
         } else {
             drop(batch)
         }
-        let call = client.free(NOW, kept_object(64)).unwrap();
+        let call = client.call(NOW, ControlRequest::free(kept_object(64))).unwrap();
         client.poll(NOW);
         assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))), "leaked: {leak}");
         assert!(client.take_call(never).is_none());

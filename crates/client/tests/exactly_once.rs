@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn grant(client: &mut Client<Fake>, handle: &Handle, key: portcullis_protocol::Rkey) -> Permission {
     handle.world().node.key = Some(key);
     let ask = Allocate::bytes(64).lifetime(Lifetime::millis(10));
-    let call = client.allocate(NOW, ask).unwrap();
+    let call = client.call(NOW, ask).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     permission
@@ -92,7 +92,7 @@ fn play(steps: Vec<Step>, pairs: usize, depth: usize, use_spares: bool) {
         match step {
             Step::Single(guilty) => {
                 let permission = if guilty { &bad } else { &good };
-                if let Ok(operation) = client.fetch_and_add(NOW, permission, 0, 1) {
+                if let Ok(operation) = client.access(NOW, Access::fetch_and_add(permission, 0, 1)) {
                     ledger.begun.push((operation, guilty));
                 }
             }

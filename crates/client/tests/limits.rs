@@ -3,6 +3,7 @@
 use crate::fake::{BAD, Fake, GOOD, Handle, fake};
 use portcullis_client::{
     Access, Acquire, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Operation, Permission,
+    Unchecked,
 };
 use portcullis_nic::{Completion, CompletionKind, QpId, Status, VerbsEndpoint};
 use portcullis_protocol::{
@@ -19,7 +20,7 @@ fn start(depth: usize, config: ClientConfig) -> (Client<Fake>, Handle) {
 }
 
 fn granted(client: &mut Client<Fake>, lifetime: Lifetime) -> Permission {
-    let call = client.allocate(NOW, Allocate::bytes(4096).lifetime(lifetime)).unwrap();
+    let call = client.call(NOW, Allocate::bytes(4096).lifetime(lifetime)).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     permission
@@ -27,12 +28,12 @@ fn granted(client: &mut Client<Fake>, lifetime: Lifetime) -> Permission {
 
 fn write(client: &mut Client<Fake>, permission: &Permission) -> Operation {
     let buffer = client.buffer(1).unwrap();
-    client.write(NOW, permission, 0, buffer).unwrap()
+    client.access(NOW, Access::write(permission, 0, buffer)).unwrap()
 }
 
 fn raw(client: &mut Client<Fake>, rkey: Rkey) -> Operation {
     let buffer = client.buffer(8).unwrap();
-    client.dangerous_write(NOW, RemoteAddress(4096), rkey, buffer).unwrap()
+    client.dangerous_access(Access::write(Unchecked::new(RemoteAddress(4096), rkey), 0, buffer)).unwrap()
 }
 
 fn result(client: &mut Client<Fake>, operation: Operation) -> Result<u64, Error> {
@@ -131,7 +132,7 @@ fn the_client_knows_what_is_pending_and_whether_there_is_room_for_calls() {
     assert_eq!((client.pending(), client.room_for_calls() > 0), (2, true));
     // One of the four slots is kept for rebuilds.
     for calls in 1..=3 {
-        client.free(NOW, permission.object()).unwrap();
+        client.call(NOW, ControlRequest::free(permission.object())).unwrap();
         assert_eq!((client.pending(), client.room_for_calls() > 0), (2 + calls, calls < 3));
     }
     handle.run_all();
@@ -287,7 +288,7 @@ fn what_is_asked_in_a_leaked_batch_is_forgotten_with_it_and_calls_go_on() {
     let mut batch = client.batch();
     batch.call(NOW, Acquire::object(object)).unwrap();
     std::mem::forget(batch);
-    let call = client.free(NOW, object).unwrap();
+    let call = client.call(NOW, ControlRequest::free(object)).unwrap();
     client.poll(NOW);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Done))));
     assert_eq!(handle.look().node.asked.len(), 1, "the acquisition was never sent");
@@ -333,7 +334,7 @@ fn a_permission_says_what_part_of_its_object_it_covers_and_what_enforces_it() {
     let (mut client, handle) = start(4, ClientConfig::default());
     handle.world().node.by_messages = true;
     let object = granted(&mut client, LONG).object();
-    let call = client.acquire(NOW, Acquire::object(object).part(64, 128)).unwrap();
+    let call = client.call(NOW, Acquire::object(object).part(64, 128)).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(part))) = client.take_call(call) else { panic!("granted") };
     assert_eq!((part.offset(), part.length()), (64, 128));

@@ -2,7 +2,7 @@
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Permission};
+use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Permission};
 use portcullis_nic::Status;
 use portcullis_protocol::{
     CopyRequest, DATA_BYTES_MAX, GrantRequest, Lifetime, Moment, Refusal, ReplyBody, RequestBody,
@@ -22,7 +22,7 @@ fn start_with(data: u32) -> (Client<Fake>, Handle, Permission) {
     handle.world().data = data;
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
     let lifetime = Lifetime::millis(10);
-    let call = client.allocate(NOW, Allocate::bytes(u64::from(LENGTH) + 8).lifetime(lifetime)).unwrap();
+    let call = client.call(NOW, Allocate::bytes(u64::from(LENGTH) + 8).lifetime(lifetime)).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     (client, handle, permission)
@@ -47,9 +47,9 @@ fn long_accesses_are_split_and_put_together_again() {
     let (mut client, handle, permission) = start();
     let mut buffer = client.buffer(LENGTH).unwrap();
     buffer.write(0, &pattern());
-    let write = client.write(NOW, &permission, 8, buffer).unwrap();
+    let write = client.access(NOW, Access::write(&permission, 8, buffer)).unwrap();
     let buffer = client.buffer(LENGTH).unwrap();
-    let read = client.read(NOW, &permission, 8, buffer).unwrap();
+    let read = client.access(NOW, Access::read(&permission, 8, buffer)).unwrap();
     settle(&mut client);
     assert_eq!(client.take(write).unwrap().result, Ok(u64::from(LENGTH)));
     let outcome = client.take(read).unwrap();
@@ -72,9 +72,9 @@ fn long_accesses_are_split_and_put_together_again() {
 #[test]
 fn atomics_are_one_message_each() {
     let (mut client, _handle, permission) = start();
-    let add = client.fetch_and_add(NOW, &permission, 0, 5).unwrap();
-    let swap = client.compare_and_swap(NOW, &permission, 0, 5, 9).unwrap();
-    let late = client.compare_and_swap(NOW, &permission, 0, 5, 1).unwrap();
+    let add = client.access(NOW, Access::fetch_and_add(&permission, 0, 5)).unwrap();
+    let swap = client.access(NOW, Access::compare_and_swap(&permission, 0, 5, 9)).unwrap();
+    let late = client.access(NOW, Access::compare_and_swap(&permission, 0, 5, 1)).unwrap();
     settle(&mut client);
     assert_eq!(client.take(add).unwrap().result, Ok(0));
     assert_eq!(client.take(swap).unwrap().result, Ok(5));
@@ -90,8 +90,8 @@ fn the_first_refusal_is_the_error_and_ends_the_sending() {
         let say = Reaction::Say(ReplyBody::Refused(refusal));
         handle.world().node.reactions.extend([Reaction::Serve, say]);
         let buffer = client.buffer(LENGTH).unwrap();
-        let read = client.read(NOW, &permission, 0, buffer).unwrap();
-        let next = client.fetch_and_add(NOW, &permission, 0, 1).unwrap();
+        let read = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
+        let next = client.access(NOW, Access::fetch_and_add(&permission, 0, 1)).unwrap();
         settle(&mut client);
         let outcome = client.take(read).unwrap();
         assert_eq!(outcome.result, Err(error));
@@ -105,7 +105,7 @@ fn a_short_answer_is_not_passed_on_as_data() {
     let (mut client, handle, permission) = start();
     handle.world().node.reactions.push_back(Reaction::Say(ReplyBody::Data(64)));
     let buffer = client.buffer(64).unwrap();
-    let read = client.read(NOW, &permission, 0, buffer).unwrap();
+    let read = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
     settle(&mut client);
     assert_eq!(client.take(read).unwrap().result, Err(Error::SessionLost));
 }
@@ -128,7 +128,7 @@ fn many_operations_share_few_slots_in_order() {
 #[test]
 fn an_extension_is_a_message() {
     let (mut client, handle, permission) = start();
-    let call = client.extend(NOW, &permission, Lifetime::millis(20)).unwrap();
+    let call = client.call(NOW, ControlRequest::extend(&permission, Lifetime::millis(20))).unwrap();
     settle(&mut client);
     assert!(matches!(client.take_call(call), Some(Ok(Answer::Extended(Lifetime(20_000))))));
     assert_eq!(permission.lease().lifetime(), Lifetime::millis(20));
@@ -143,8 +143,10 @@ fn when_the_node_is_gone_half_sent_operations_end_too() {
     let (mut client, handle, permission) = start();
     handle.world().node.hold = true;
     let buffers: Vec<_> = (0..3).map(|_| client.buffer(LENGTH).unwrap()).collect();
-    let operations: Vec<_> =
-        buffers.into_iter().map(|buffer| client.read(NOW, &permission, 0, buffer).unwrap()).collect();
+    let operations: Vec<_> = buffers
+        .into_iter()
+        .map(|buffer| client.access(NOW, Access::read(&permission, 0, buffer)).unwrap())
+        .collect();
     client.node_gone();
     assert_eq!(client.poll(NOW), 3);
     assert!(operations.into_iter().all(|it| client.take(it).unwrap().result == Err(Error::NodeGone)));
@@ -154,9 +156,9 @@ fn when_the_node_is_gone_half_sent_operations_end_too() {
 fn messages_without_room_for_data_carry_atomics_alone() {
     let (mut client, handle, permission) = start_with(0);
     let buffer = client.buffer(8).unwrap();
-    let rejected = client.read(NOW, &permission, 0, buffer).unwrap_err();
+    let rejected = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap_err();
     assert_eq!(rejected.error, Error::LocalFault(Status::LocalLengthError));
-    let added = client.fetch_and_add(NOW, &permission, 0, 5).expect("atomics need no room");
+    let added = client.access(NOW, Access::fetch_and_add(&permission, 0, 5)).expect("atomics need no room");
     settle(&mut client);
     assert!(client.take(added).unwrap().result.is_ok());
     let asked = &handle.look().node.asked[1..];

@@ -1,7 +1,9 @@
 //! Batches that wait to be resumed, and operations that are reported as ended before their outcomes are taken.
 
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Access, Allocate, Answer, Client, ClientConfig, Error, Operation, Permission};
+use portcullis_client::{
+    Access, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Operation, Permission,
+};
 use portcullis_protocol::{Lifetime, Moment};
 
 const NOW: Moment = Moment(10);
@@ -9,7 +11,7 @@ const NOW: Moment = Moment(10);
 fn start() -> (Client<Fake>, Handle, Permission) {
     let (endpoint, handle) = fake(2, 16);
     let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
-    let call = client.allocate(NOW, Allocate::bytes(4096).lifetime(Lifetime::millis(10))).unwrap();
+    let call = client.call(NOW, Allocate::bytes(4096).lifetime(Lifetime::millis(10))).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     (client, handle, permission)
@@ -54,7 +56,7 @@ fn a_batch_that_was_set_aside_is_dropped_when_another_begins() {
     drop(client.batch());
     assert_eq!(client.pending(), 0);
     add(&mut client, &permission);
-    client.free(NOW, permission.object()).unwrap();
+    client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     assert_eq!(client.pending(), 1, "the call");
     assert!(client.resume_batch().is_empty());
     handle.run_all();

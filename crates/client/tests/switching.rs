@@ -3,7 +3,8 @@
 use crate::fake::node::{Reaction, paused, release};
 use crate::fake::{BAD, Fake, GOOD, Handle, LATE, UNANSWERED, fake};
 use portcullis_client::{
-    Access, Allocate, Answer, Client, ClientConfig, Error, Operation, Outcome, Permission,
+    Access, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Operation, Outcome, Permission,
+    Unchecked,
 };
 use portcullis_nic::Memory;
 use portcullis_protocol::{
@@ -16,7 +17,7 @@ fn start(queue_pairs: usize, depth: usize, config: ClientConfig) -> (Client<Fake
     let (endpoint, handle) = fake(queue_pairs, depth);
     let mut client = Client::new(endpoint, config).unwrap();
     let ask = Allocate::bytes(4096).lifetime(Lifetime::millis(10));
-    let call = client.allocate(NOW, ask).unwrap();
+    let call = client.call(NOW, ask).unwrap();
     client.poll(NOW);
     let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
     (client, handle, permission)
@@ -25,12 +26,12 @@ fn start(queue_pairs: usize, depth: usize, config: ClientConfig) -> (Client<Fake
 fn write(client: &mut Client<Fake>, permission: &Permission, offset: u64, byte: u8) -> Operation {
     let mut buffer = client.buffer(1).unwrap();
     buffer.write(0, &[byte]);
-    client.write(NOW, permission, offset, buffer).unwrap()
+    client.access(NOW, Access::write(permission, offset, buffer)).unwrap()
 }
 
 fn raw(client: &mut Client<Fake>, rkey: Rkey) -> Operation {
     let buffer = client.buffer(8).unwrap();
-    client.dangerous_write(NOW, RemoteAddress(4096), rkey, buffer).unwrap()
+    client.dangerous_access(Access::write(Unchecked::new(RemoteAddress(4096), rkey), 0, buffer)).unwrap()
 }
 
 fn result(client: &mut Client<Fake>, operation: Operation) -> Result<u64, Error> {
@@ -173,7 +174,7 @@ fn a_barred_tenant_gets_its_answer_once_no_queue_pair_is_left() {
     }
     assert_eq!(result(&mut client, behind), Err(Error::Barred));
     let buffer = client.buffer(1).unwrap();
-    assert_eq!(client.read(NOW, &permission, 0, buffer).unwrap_err().error, Error::Barred);
+    assert_eq!(client.access(NOW, Access::read(&permission, 0, buffer)).unwrap_err().error, Error::Barred);
     assert_eq!(client.pending(), 0);
 }
 
@@ -182,9 +183,9 @@ fn without_an_answer_only_reads_are_replayed() {
     let (mut client, handle, permission) = start(2, 16, ClientConfig::default());
     let unanswered = raw(&mut client, UNANSWERED);
     let buffer = client.buffer(1).unwrap();
-    let read = client.read(NOW, &permission, 0, buffer).unwrap();
+    let read = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
     let behind = write(&mut client, &permission, 0, 1);
-    let atomic = client.fetch_and_add(NOW, &permission, 8, 1).unwrap();
+    let atomic = client.access(NOW, Access::fetch_and_add(&permission, 8, 1)).unwrap();
     for _ in 0..3 {
         handle.run_all();
         client.poll(NOW);
@@ -248,7 +249,7 @@ fn a_write_without_an_answer_ends_when_the_node_has_stopped_its_queue_pair_whate
 fn calls_that_all_wait_hold_up_no_rebuild_and_wake_nobody() {
     let (mut client, handle, permission) = start(1, 16, ClientConfig::default());
     handle.world().node.hold = true;
-    while client.free(NOW, permission.object()).is_ok() {}
+    while client.call(NOW, ControlRequest::free(permission.object())).is_ok() {}
     raw(&mut client, BAD);
     let behind = write(&mut client, &permission, 0, 1);
     for _ in 0..2 {
@@ -296,11 +297,11 @@ fn a_refusal_before_the_deadline_means_revoked_and_after_it_expired() {
         handle.world().node.key = Some(BAD);
         let mut client = Client::new(endpoint, ClientConfig::default()).unwrap();
         let lifetime = Lifetime::millis(10);
-        let call = client.allocate(NOW, Allocate::bytes(64).lifetime(lifetime)).unwrap();
+        let call = client.call(NOW, Allocate::bytes(64).lifetime(lifetime)).unwrap();
         client.poll(NOW);
         let Some(Ok(Answer::Granted(permission))) = client.take_call(call) else { panic!("granted") };
         let buffer = client.buffer(8).unwrap();
-        let operation = client.read(NOW, &permission, 0, buffer).unwrap();
+        let operation = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap();
         handle.run_all();
         client.poll(now);
         assert_eq!(result(&mut client, operation), Err(error));
@@ -333,7 +334,7 @@ fn unsignalled_operations_before_a_violation_have_succeeded() {
     let granted = {
         handle.world().node.key = Some(BAD);
         let ask = Allocate::bytes(64).lifetime(Lifetime::millis(10));
-        let call = client.allocate(NOW, ask).unwrap();
+        let call = client.call(NOW, ask).unwrap();
         client.poll(NOW);
         client.take_call(call)
     };
@@ -391,10 +392,10 @@ fn a_full_queue_hands_everything_back() {
     let begun: Vec<_> = (0..6).map(|byte| write(&mut client, &permission, 0, byte)).collect();
     let mut buffer = client.buffer(3).unwrap();
     buffer.write(0, b"abc");
-    let rejected = client.write(NOW, &permission, 0, buffer).unwrap_err();
+    let rejected = client.access(NOW, Access::write(&permission, 0, buffer)).unwrap_err();
     assert_eq!(rejected.error, Error::QueueFull { limit: 2 });
     let mut bytes = [0; 3];
-    rejected.buffer.expect("handed back").read(0, &mut bytes);
+    rejected.ask.into_buffer().expect("handed back").read(0, &mut bytes);
     assert_eq!(&bytes, b"abc");
     let mut batch = client.batch();
     assert!(batch.access(NOW, Access::fetch_and_add(&permission, 0, 1)).is_err());
@@ -414,9 +415,9 @@ fn the_operation_limit_hands_the_buffer_back() {
     let (mut client, _handle, permission) = start(1, 4, config);
     write(&mut client, &permission, 0, 1);
     let buffer = client.buffer(8).unwrap();
-    let rejected = client.read(NOW, &permission, 0, buffer).unwrap_err();
+    let rejected = client.access(NOW, Access::read(&permission, 0, buffer)).unwrap_err();
     assert_eq!(rejected.error, Error::QueueFull { limit: 1 });
-    assert!(rejected.buffer.is_some());
+    assert!(rejected.ask.into_buffer().is_some());
 }
 
 #[test]
@@ -424,13 +425,17 @@ fn polite_mistakes_never_reach_the_nic() {
     let (mut client, handle, permission) = start(1, 4, ClientConfig::default());
     let doorbells = handle.look().doorbells;
     let buffer = client.buffer(8).unwrap();
-    let rejected = client.read(NOW, &permission, 4089, buffer).unwrap_err();
+    let rejected = client.access(NOW, Access::read(&permission, 4089, buffer)).unwrap_err();
     assert_eq!(rejected.error, Error::OutsideRange { offset: 4089, length: 8, size: 4096 });
-    let rejected = client.read(NOW, &permission, u64::MAX, rejected.buffer.unwrap()).unwrap_err();
+    let rejected = client
+        .access(NOW, Access::read(&permission, u64::MAX, rejected.ask.into_buffer().unwrap()))
+        .unwrap_err();
     assert!(matches!(rejected.error, Error::OutsideRange { .. }));
-    let rejected = client.read(Moment(20_000), &permission, 0, rejected.buffer.unwrap()).unwrap_err();
+    let rejected = client
+        .access(Moment(20_000), Access::read(&permission, 0, rejected.ask.into_buffer().unwrap()))
+        .unwrap_err();
     assert_eq!(rejected.error, Error::Expired);
-    let rejected = client.fetch_and_add(NOW, &permission, 4, 1).unwrap_err();
+    let rejected = client.access(NOW, Access::fetch_and_add(&permission, 4, 1)).unwrap_err();
     assert_eq!(rejected.error, Error::Misaligned);
     assert_eq!(handle.look().doorbells, doorbells);
 }
@@ -440,8 +445,8 @@ fn when_the_node_is_gone_everything_ends() {
     let (mut client, handle, permission) = start(1, 2, ClientConfig::default());
     handle.world().node.hold = true;
     let operations: Vec<_> = (0..5).map(|byte| write(&mut client, &permission, 0, byte)).collect();
-    let extension = client.extend(NOW, &permission, Lifetime::millis(20)).unwrap();
-    let free = client.free(NOW, permission.object()).unwrap();
+    let extension = client.call(NOW, ControlRequest::extend(&permission, Lifetime::millis(20))).unwrap();
+    let free = client.call(NOW, ControlRequest::free(permission.object())).unwrap();
     client.node_gone();
     assert_eq!(client.poll(NOW), 7);
     for operation in operations {
@@ -451,8 +456,9 @@ fn when_the_node_is_gone_everything_ends() {
         assert_eq!(client.take_call(call).unwrap().unwrap_err(), Error::NodeGone);
     }
     assert_eq!(client.pending(), 0);
-    assert_eq!(client.free(NOW, permission.object()).unwrap_err(), Error::NodeGone);
-    assert_eq!(client.revoke(NOW, permission, false).unwrap_err().error, Error::NodeGone);
+    let free = client.call(NOW, ControlRequest::free(permission.object()));
+    assert_eq!(free.unwrap_err().error, Error::NodeGone);
+    assert_eq!(client.call(NOW, ControlRequest::revoke(permission)).unwrap_err().error, Error::NodeGone);
 }
 
 #[test]
@@ -525,7 +531,7 @@ fn what_goes_before_an_expired_request_of_its_batch_still_tells_of_its_end() {
     handle.run_all();
     client.poll(NOW);
     let short = permission.lease().deadline();
-    let call = client.allocate(NOW, Allocate::bytes(64).lifetime(Lifetime::millis(50))).unwrap();
+    let call = client.call(NOW, Allocate::bytes(64).lifetime(Lifetime::millis(50))).unwrap();
     release(&mut handle.world());
     handle.world().node.hold = true;
     client.poll(NOW);

@@ -3,7 +3,9 @@
 
 use crate::fake::node::{Reaction, release};
 use crate::fake::{Fake, Handle, fake};
-use portcullis_client::{Acquire, Allocate, Answer, Call, Client, ClientConfig, Effect, Error, Permission};
+use portcullis_client::{
+    Access, Acquire, Allocate, Answer, Call, Client, ClientConfig, ControlRequest, Effect, Error, Permission,
+};
 use portcullis_protocol::{GrantRequest, Lifetime, Moment, RequestBody};
 
 const WITHIN: Lifetime = Lifetime::millis(1_600);
@@ -51,8 +53,7 @@ impl Rig {
     }
 
     fn granted(&mut self) -> Permission {
-        let call =
-            self.client.allocate(self.now, Allocate::bytes(64).lifetime(Lifetime::seconds(600))).unwrap();
+        let call = self.client.call(self.now, Allocate::bytes(64).lifetime(Lifetime::seconds(600))).unwrap();
         let Ok(Answer::Granted(permission)) = self.call_ends(call).0 else { panic!("granted") };
         permission
     }
@@ -76,10 +77,10 @@ fn accesses_that_the_nic_does_not_carry_out_end_within_the_limit_and_say_what_ma
     let permission = rig.granted();
     let now = rig.now;
     let buffer = rig.client.buffer(8).unwrap();
-    let read = rig.client.read(now, &permission, 0, buffer).unwrap();
+    let read = rig.client.access(now, Access::read(&permission, 0, buffer)).unwrap();
     let buffer = rig.client.buffer(8).unwrap();
-    let write = rig.client.write(now, &permission, 8, buffer).unwrap();
-    let atomic = rig.client.fetch_and_add(now, &permission, 0, 1).unwrap();
+    let write = rig.client.access(now, Access::write(&permission, 8, buffer)).unwrap();
+    let atomic = rig.client.access(now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     for (operation, effect) in [(read, Effect::Nothing), (write, Effect::Perhaps), (atomic, Effect::Perhaps)]
     {
         let (outcome, _) = rig.until(|client| client.take(operation));
@@ -95,14 +96,15 @@ fn accesses_that_the_nic_does_not_carry_out_end_within_the_limit_and_say_what_ma
 fn a_late_completion_is_not_taken_for_another_operations() {
     let mut rig = Rig::new();
     let permission = rig.granted();
-    let late: Vec<_> =
-        (0..4).map(|_| rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap()).collect();
+    let late: Vec<_> = (0..4)
+        .map(|_| rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap())
+        .collect();
     for operation in late {
         let (outcome, _) = rig.until(|client| client.take(operation));
         assert!(outcome.result.is_err());
     }
     // The node continues: it now carries out the earlier requests, in their order.
-    let next = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
+    let next = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     rig.handle.run_all();
     let (outcome, _) = rig.until(|client| client.take(next));
     assert_eq!(outcome.result, Ok(4), "the four late ones came before it");
@@ -118,12 +120,13 @@ fn places_of_operations_that_were_given_up_are_free_again_when_the_nic_has_done_
     let mut rig = Rig { client, handle, now: Moment(0) };
     let permission = rig.granted();
     for _ in 0..3 {
-        let both: Vec<_> =
-            (0..2).map(|_| rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap()).collect();
+        let both: Vec<_> = (0..2)
+            .map(|_| rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap())
+            .collect();
         for operation in both {
             let _ = rig.until(|client| client.take(operation));
         }
-        let full = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap_err().error;
+        let full = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap_err().error;
         assert_eq!(full, Error::QueueFull { limit: 2 });
         rig.handle.run_all();
         rig.pass(POLLED_EVERY);
@@ -136,8 +139,9 @@ fn what_was_given_up_before_the_nic_had_it_is_never_carried_out() {
     let mut rig = Rig::new();
     let permission = rig.granted();
     // These are more operations than the queue pair has room for.
-    let begun: Vec<_> =
-        (0..40).map(|_| rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap()).collect();
+    let begun: Vec<_> = (0..40)
+        .map(|_| rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap())
+        .collect();
     for operation in begun {
         let _ = rig.until(|client| client.take(operation));
     }
@@ -156,8 +160,8 @@ fn a_permission_that_is_granted_too_late_is_given_back_and_its_new_object_with_i
         rig.handle.world().node.hold = true;
         let now = rig.now;
         let call = match ask {
-            None => rig.client.allocate(now, Allocate::bytes(64).pinned()).unwrap(),
-            Some(()) => rig.client.acquire(now, Acquire::object(known.object()).wait(Lifetime(0))).unwrap(),
+            None => rig.client.call(now, Allocate::bytes(64).pinned()).unwrap(),
+            Some(()) => rig.client.call(now, Acquire::object(known.object()).wait(Lifetime(0))).unwrap(),
         };
         let (answer, took) = rig.call_ends(call);
         assert!(is_given_up(answer.unwrap_err(), Effect::Nothing));
@@ -176,9 +180,9 @@ fn a_late_answer_is_not_the_answer_to_the_next_request() {
     let mut rig = Rig::new();
     let permission = rig.granted();
     rig.handle.world().node.hold = true;
-    let late = rig.client.free(rig.now, permission.object()).unwrap();
+    let late = rig.client.call(rig.now, ControlRequest::free(permission.object())).unwrap();
     assert!(is_given_up(rig.call_ends(late).0.unwrap_err(), Effect::Perhaps));
-    let next = rig.client.allocate(rig.now, Allocate::bytes(64)).unwrap();
+    let next = rig.client.call(rig.now, Allocate::bytes(64)).unwrap();
     release(&mut rig.handle.world());
     assert!(matches!(rig.call_ends(next).0, Ok(Answer::Granted(_))));
 }
@@ -189,7 +193,7 @@ fn a_request_that_may_wait_at_the_node_has_that_time_besides() {
     let permission = rig.granted();
     rig.handle.world().node.reactions.push_back(Reaction::Ignore);
     let wait = Lifetime::seconds(10);
-    let call = rig.client.acquire(rig.now, Acquire::object(permission.object()).wait(wait)).unwrap();
+    let call = rig.client.call(rig.now, Acquire::object(permission.object()).wait(wait)).unwrap();
     let (answer, took) = rig.call_ends(call);
     assert!(took.0 >= wait.0 + WITHIN.0 && took.0 <= wait.0 + BOUND.0, "{took:?}");
     let text = answer.unwrap_err().to_string();
@@ -200,7 +204,7 @@ fn a_request_that_may_wait_at_the_node_has_that_time_besides() {
 fn a_caller_that_stood_still_itself_gives_nothing_up() {
     let mut rig = Rig::new();
     let permission = rig.granted();
-    let operation = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
+    let operation = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     rig.now = rig.now.after(Lifetime::seconds(3_600));
     rig.client.poll(rig.now);
     assert_eq!(rig.client.pending(), 1);
@@ -213,7 +217,7 @@ fn a_client_without_a_limit_waits_for_as_long_as_it_takes() {
     let mut rig = Rig::new();
     rig.client.limit_to(None);
     let permission = rig.granted();
-    let operation = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
+    let operation = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     rig.pass(Lifetime::seconds(100));
     assert!(rig.client.take(operation).is_none());
     assert_eq!(rig.client.next_wake(), None);
@@ -224,7 +228,7 @@ fn the_client_says_when_it_is_to_be_polled_for_its_limit() {
     let mut rig = Rig::new();
     assert_eq!(rig.client.next_wake(), None, "nothing is under way");
     let permission = rig.granted();
-    let operation = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
+    let operation = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
     let mut polls = 0;
     let outcome = loop {
         rig.now = rig.client.next_wake().expect("something is under way");
@@ -241,7 +245,7 @@ fn the_client_says_when_it_is_to_be_polled_for_its_limit() {
 fn what_nobody_wants_any_more_is_given_back_when_it_comes() {
     let mut rig = Rig::new();
     rig.handle.world().node.hold = true;
-    let call = rig.client.allocate(rig.now, Allocate::bytes(64)).unwrap();
+    let call = rig.client.call(rig.now, Allocate::bytes(64)).unwrap();
     rig.client.forget(call);
     assert_eq!(rig.client.pending(), 0);
     release(&mut rig.handle.world());
@@ -255,8 +259,8 @@ fn the_end_of_the_session_ends_what_was_given_up_as_well() {
     let mut rig = Rig::new();
     let permission = rig.granted();
     rig.handle.world().node.hold = true;
-    let operation = rig.client.fetch_and_add(rig.now, &permission, 0, 1).unwrap();
-    let call = rig.client.allocate(rig.now, Allocate::bytes(64)).unwrap();
+    let operation = rig.client.access(rig.now, Access::fetch_and_add(&permission, 0, 1)).unwrap();
+    let call = rig.client.call(rig.now, Allocate::bytes(64)).unwrap();
     rig.pass(BOUND);
     rig.client.node_gone();
     assert!(matches!(rig.client.take(operation).unwrap().result, Err(Error::TimedOut { .. })));

@@ -2,7 +2,7 @@
 
 use crate::CudaError;
 use portcullis::host::HostError;
-use portcullis::{ConnectError, Error, NotRevoked};
+use portcullis::{ConnectError, Error};
 use portcullis_errors::{Coded, ErrorCode, Fault};
 use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
@@ -157,12 +157,6 @@ impl From<Error> for Failure {
 impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Self {
         Self::new(&error, false)
-    }
-}
-
-impl From<NotRevoked> for Failure {
-    fn from(error: NotRevoked) -> Self {
-        error.error.into()
     }
 }
 

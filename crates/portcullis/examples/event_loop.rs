@@ -9,7 +9,9 @@
 
 mod place;
 
-use portcullis::{Allocate, BarePermission, Call, Error, Lifetime, Operation, Session};
+use portcullis::{
+    Access, Allocate, BarePermission, Call, ControlRequest, Error, Lifetime, Operation, Session,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
@@ -36,7 +38,7 @@ impl Loop {
         let mut buffer = session.buffer(u32::try_from(line.len()).unwrap_or(u32::MAX))?;
         buffer.bytes_mut().copy_from_slice(line.as_bytes());
         let now = session.now();
-        let begun = session.client().write(now, &self.log, self.at, buffer);
+        let begun = session.client().access(now, Access::write(&self.log, self.at, buffer));
         let operation = begun.map_err(|rejected| rejected.error)?;
         self.at += line.len() as u64;
         self.writing.insert(operation, line);
@@ -65,7 +67,7 @@ impl Loop {
         let now = session.now();
         let left = self.log.lease().deadline().since(now);
         if left < LEAST && self.extending.is_none() {
-            self.extending = Some(session.client().extend(now, &self.log, LEASE)?);
+            self.extending = Some(session.client().call(now, ControlRequest::extend(&self.log, LEASE))?);
         }
         Ok(if self.extending.is_some() {
             Duration::MAX

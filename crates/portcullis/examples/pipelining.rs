@@ -8,7 +8,7 @@
 
 mod place;
 
-use portcullis::{Allocate, Error, Lifetime};
+use portcullis::{Access, Allocate, Error, Lifetime};
 use std::time::Instant;
 
 const READ_BYTES: u32 = 4096;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let now = session.now();
         while let Some(buffer) = buffers.pop() {
             let Some(offset) = next.next() else { break };
-            session.client().read(now, &object, offset, buffer).map_err(|rejected| rejected.error)?;
+            session.client().access(now, Access::read(&object, offset, buffer)).map_err(Error::from)?;
             under_way += 1;
         }
         if under_way == 0 {

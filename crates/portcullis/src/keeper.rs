@@ -1,7 +1,7 @@
 //! The keeper: a thread that extends permissions while they are held.
 
 use crate::{Clock, ProcessClock, Session, SessionEndpoint};
-use portcullis_client::{Error, Lease};
+use portcullis_client::{ControlRequest, Error, Lease};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::{Lifetime, Moment};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,8 +157,8 @@ fn tend<E: VerbsEndpoint, C: Clock>(
         state.over.store(true, Ordering::Release);
         return false;
     }
-    let result =
-        session.client().extend_to(now, &state.lease, asked).and_then(|call| session.wait_call(call));
+    let begun = session.client().call(now, ControlRequest::extend_to(&state.lease, asked));
+    let result = begun.map_err(Error::from).and_then(|call| session.wait_call(call));
     // The node refuses at its longest lifetime, or after its final notice. Then the permission keeps its deadline.
     *is_silent = matches!(result, Err(Error::TimedOut { .. }));
     let goes_on = result.is_ok() || *is_silent;

@@ -55,9 +55,9 @@ pub use portcullis_attach::tls::{
 };
 pub use portcullis_client::{
     Access, Acquire, Allocate, Answer, Ask, Batch, Begun, Buffer, Call, ClassOccupancy, Client, ClientConfig,
-    ControlRequest, Counters as ClientCounters, Effect, Error, Lease, Located, NotBegun, NotFreed,
-    NotRevoked, Occupancy, Operation, Outcome, Permission as BarePermission, PermissionView, Rejected,
-    SmallObject, SmallObjectId, SmallObjects, Until, Withheld,
+    ControlRequest, Counters as ClientCounters, Effect, Error, Lease, Located, NotBegun, NotFreed, Occupancy,
+    Operation, Outcome, Permission as BarePermission, PermissionView, SmallObject, SmallObjectId,
+    SmallObjects, Unchecked, Until, Withheld,
 };
 pub use portcullis_errors::{Coded, ErrorCode};
 pub use portcullis_host::SessionEndpoint;

@@ -3,8 +3,8 @@
 
 use portcullis::host::{Host, HostConfig, NodeCounters};
 use portcullis::{
-    Access, Answer, Buffer, Chunk, ChunkLimits, Client, Credential, Error, Moment, NodeConfig, Quota,
-    Refusal, RemoteAddress, Rkey, Session, SessionEndpoint, SessionOptions,
+    Access, Answer, BarePermission, Buffer, Call, Chunk, ChunkLimits, ControlRequest, Credential, Error,
+    Moment, NodeConfig, NotBegun, Quota, Refusal, RemoteAddress, Rkey, Session, SessionOptions, Unchecked,
 };
 use std::time::{Duration, Instant};
 
@@ -54,9 +54,24 @@ fn first_bytes(session: &mut Session, chunk: &Chunk) -> [u8; 16] {
 /// Reads without local checks, with `credential`.
 fn read_with(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<u64, Error> {
     let buffer: Buffer<_> = session.buffer(16).expect("a buffer");
-    let now = session.now();
-    let begun = session.client().dangerous_read(now, address, credential, buffer).expect("it begins");
+    let read = Access::read(Unchecked::new(address, credential), 0, buffer);
+    let begun = session.client().dangerous_access(read).expect("it begins");
     session.wait(begun).expect("the node is there").result
+}
+
+/// Requests a chunk, and does not wait for it.
+fn begin_to_allocate(session: &mut Session) -> Result<Call, Error> {
+    let now = session.now();
+    session.client().call(now, ControlRequest::AllocateChunk).map_err(Error::from)
+}
+
+/// Requests that a chunk be freed, and does not wait for it.
+fn begin_to_free(
+    session: &mut Session,
+    chunk: BarePermission,
+) -> Result<Call, NotBegun<Box<ControlRequest>>> {
+    let now = session.now();
+    session.client().call(now, ControlRequest::FreeChunk(chunk))
 }
 
 fn group(chunk: &Chunk) -> [Rkey; 2] {
@@ -91,8 +106,8 @@ fn a_batch_and_many_requests_in_flight_reach_chunks_too() {
     let host = host();
     let mut session = joined(&host, "red");
     let calls: Vec<_> =
-        (0..16).map(|_| session.client().allocate_chunk().expect("a worker takes sixteen")).collect();
-    let full = session.client().allocate_chunk();
+        (0..16).map(|_| begin_to_allocate(&mut session).expect("a worker takes sixteen")).collect();
+    let full = begin_to_allocate(&mut session);
     assert!(matches!(full, Err(Error::QueueFull { limit: 16 })), "{full:?}");
     let chunks = calls.into_iter().map(|call| match session.wait_call(call).expect("a chunk") {
         Answer::Granted(chunk) => chunk,
@@ -127,11 +142,11 @@ fn a_batch_and_many_requests_in_flight_reach_chunks_too() {
 fn churn(session: &mut Session, count: u64) {
     let (mut asked, mut freed) = (0, 0);
     let (mut allocations, mut frees) = (Vec::new(), Vec::new());
-    let begin = |client: &mut Client<SessionEndpoint>, asked: &mut u64| {
-        (*asked < count).then(|| client.allocate_chunk()).and_then(Result::ok).inspect(|_| *asked += 1)
+    let begin = |session: &mut Session, asked: &mut u64| {
+        (*asked < count).then(|| begin_to_allocate(session)).and_then(Result::ok).inspect(|_| *asked += 1)
     };
     while freed < count {
-        while let Some(call) = begin(session.client(), &mut asked) {
+        while let Some(call) = begin(session, &mut asked) {
             allocations.push(call);
         }
         session.poll();
@@ -145,9 +160,10 @@ fn churn(session: &mut Session, count: u64) {
         });
         for (chunk, call) in &mut frees {
             if let Some(held) = chunk.take() {
-                match session.client().free_chunk(held) {
+                match begin_to_free(session, held).map_err(|refused| *refused.ask) {
                     Ok(begun) => *call = Some(begun),
-                    Err(refused) => *chunk = Some(*refused.permission),
+                    Err(ControlRequest::FreeChunk(held)) => *chunk = Some(held),
+                    Err(other) => panic!("{other:?}"),
                 }
             }
         }
@@ -296,7 +312,7 @@ fn what_a_client_held_is_free_and_zero_once_it_is_gone() {
     assert_eq!(host.admin().clients().expect("a node")[0].chunks, CHUNKS);
     // Requests are under way when the session ends.
     for chunk in held.drain(..10) {
-        first.client().free_chunk(chunk.into_bare()).expect("there is room");
+        begin_to_free(&mut first, chunk.into_bare()).expect("there is room");
     }
     drop(first);
     wait_for(&host, "all are free", |it| it.chunks_held == 0);
@@ -321,7 +337,8 @@ fn a_chunk_has_no_end_that_could_be_put_off() {
     let mut session = joined(&host, "red");
     let chunk = session.allocate_chunk().expect("a chunk");
     let now: Moment = session.now();
-    let told = session.client().extend(now, &chunk, portcullis::Lifetime::millis(1)).map(drop);
+    let request = ControlRequest::extend(&chunk, portcullis::Lifetime::millis(1));
+    let told = session.client().call(now, request).map_err(Error::from);
     assert!(matches!(told, Err(Error::LivesLonger { .. })), "{told:?}");
     assert_eq!(host.counters().control_messages, 1, "only the one for the workers");
 }
@@ -355,7 +372,7 @@ fn a_worker_that_breaks_costs_sessions_a_pause_and_no_chunk() {
         let mut calls = Vec::new();
         for session in &mut sessions {
             for _ in 0..10 {
-                calls.push(session.client().allocate_chunk());
+                calls.push(begin_to_allocate(session));
             }
         }
         host.dangerous_break_worker();
@@ -374,7 +391,7 @@ fn a_worker_that_breaks_costs_sessions_a_pause_and_no_chunk() {
             assert_eq!(first_bytes(session, chunk), [u8::try_from(number).expect("small"); 16]);
             let one = again(session, Session::allocate_chunk).expect("a chunk");
             let free = |session: &mut Session, chunk| {
-                let call = session.client().free_chunk(chunk).expect("it is asked");
+                let call = begin_to_free(session, chunk).expect("it is asked");
                 session.wait_call(call).expect("it is freed");
             };
             known.into_iter().chain([one.into_bare()]).for_each(|chunk| free(session, chunk));
@@ -391,7 +408,7 @@ fn a_chunk_that_was_to_be_freed_when_a_worker_broke_is_freed() {
         let chunks: Vec<_> = (0..8).map(|_| session.allocate_chunk().expect("a chunk").into_bare()).collect();
         let calls: Vec<_> = chunks
             .into_iter()
-            .map(|chunk| session.client().free_chunk(chunk).expect("it is asked"))
+            .map(|chunk| begin_to_free(&mut session, chunk).expect("it is asked"))
             .collect();
         host.dangerous_break_worker();
         wait_for(&host, "the pool is rebuilt", |it| it.chunk_rebuilds == round);

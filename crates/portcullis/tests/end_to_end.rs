@@ -6,8 +6,8 @@ mod device;
 
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
-    Acquire, Allocate, AtDrop, Coded, Error, Keep, Lifetime, Mechanism, Memory, NodeConfig, ObjectRef,
-    Refusal, RemoteAddress, Rights, Session, SessionOptions, connect,
+    Access, Acquire, Allocate, AtDrop, Coded, ControlRequest, Error, Keep, Lifetime, Mechanism, Memory,
+    NodeConfig, ObjectRef, Refusal, RemoteAddress, Rights, Session, SessionOptions, connect,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::Path;
@@ -376,7 +376,10 @@ fn an_extension_that_is_seen_too_late_is_confirmed_by_the_node() {
     let block = session.allocate(Allocate::bytes(64).lifetime(Lifetime::millis(300))).expect("memory");
     let messages = host.counters().control_messages;
     let (now, deadline) = (session.now(), block.lease().deadline());
-    let call = session.client().extend(now, &block, Lifetime::seconds(2)).expect("it has not ended");
+    let call = session
+        .client()
+        .call(now, ControlRequest::extend(&block, Lifetime::seconds(2)))
+        .expect("it has not ended");
     let started = Instant::now();
     let mut busy = true;
     let answer = session.wait_until(|client| {
@@ -407,7 +410,7 @@ fn a_read_that_is_refused_after_its_lease_has_expired_says_so() {
             }
             let buffer = client.buffer(8).expect("room in the arena");
             // This passes an old time, like a client that has not read its clock.
-            Some(client.read(before, &block, 0, buffer).expect("by that time it is live"))
+            Some(client.access(before, Access::read(&block, 0, buffer)).expect("by that time it is live"))
         });
         let outcome = session.wait(operation.expect("the node is there")).expect("the node is there");
         // The node may still serve the read until the window is down.
@@ -471,7 +474,7 @@ fn an_event_loop_is_woken_by_what_comes_and_by_nothing_else() {
             let held = holder.allocate(Allocate::bytes(64).keep()).expect("memory");
             let ask = Acquire::object(held.object()).wait(Lifetime::seconds(60));
             let now = waiting.now();
-            let call = waiting.client().acquire(now, ask).expect("room for a call");
+            let call = waiting.client().call(now, ask).expect("room for a call");
             arm(&mut waiting);
             assert!(!is_readable_within(&waiting, 0), "round {round}: others hold the object");
             holder.revoke(held).expect("it lives");

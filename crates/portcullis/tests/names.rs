@@ -2,10 +2,11 @@
 
 use portcullis::host::{ConfigError, Host, NodeCounters, StartError};
 use portcullis::{
-    Answer, ArenaMemory, AuditRecord, AuditedAccess, AuditedPermission, BarePermission, Batch, Buffer,
-    Client, ClientConfig, ClientCounters, ClientId, ConnectError, Endpoint, EndpointSize, Error, Lease, Lend,
-    LentBytes, LentBytesMut, Lifetime, MappingError, Memory, Moment, NoLifetime, NotRevoked, Operation,
-    Outcome, PortAttachError, QpState, Rejected, Session, SessionEndpoint, Status, VerbsEndpoint, VerbsError,
+    Access, Answer, ArenaMemory, AuditRecord, AuditedAccess, AuditedPermission, BarePermission, Batch,
+    Buffer, Client, ClientConfig, ClientCounters, ClientId, ConnectError, ControlRequest, Endpoint,
+    EndpointSize, Error, Lease, Lend, LentBytes, LentBytesMut, Lifetime, MappingError, Memory, Moment,
+    NoLifetime, NotBegun, Operation, Outcome, PortAttachError, QpState, Session, SessionEndpoint, Status,
+    Unchecked, VerbsEndpoint, VerbsError,
 };
 use std::sync::Arc;
 
@@ -44,16 +45,16 @@ fn revoked(
     client: &mut Client<SessionEndpoint>,
     now: Moment,
     held: BarePermission,
-) -> Result<(), NotRevoked> {
-    client.revoke(now, held, false).map(|_| ())
+) -> Result<(), NotBegun<Box<ControlRequest>>> {
+    client.call(now, ControlRequest::revoke(held)).map(|_| ())
 }
 
 fn finished(client: &mut Client<SessionEndpoint>, operation: Operation) -> Option<Outcome<ArenaMemory>> {
     client.take(operation)
 }
 
-fn refused<M: Memory>(rejected: Rejected<M>) -> (Option<Buffer<M>>, Error) {
-    (rejected.buffer, rejected.error)
+fn refused<M: Memory>(refused: NotBegun<Access<Unchecked, M>>) -> (Option<Buffer<M>>, Error) {
+    (refused.ask.into_buffer(), refused.error)
 }
 
 fn lease_of(answer: &Answer) -> Option<&Arc<Lease>> {

@@ -3,8 +3,8 @@
 
 use portcullis::host::{Host, HostConfig};
 use portcullis::{
-    Acquire, Allocate, Buffer, Credential, Error, Lifetime, Mechanism, NodeConfig, Permission, RemoteAddress,
-    Rights, Session, SessionOptions,
+    Access, Acquire, Allocate, Buffer, Credential, Error, Lifetime, Mechanism, NodeConfig, Permission,
+    RemoteAddress, Rights, Session, SessionOptions, Unchecked,
 };
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ fn bytes_of(session: &mut Session, permission: &Permission) -> Result<[u8; 8], E
 /// Reads without local checks.
 fn read_with(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<u64, Error> {
     let buffer: Buffer<_> = session.buffer(8).expect("a buffer");
-    let now = session.now();
-    let begun = session.client().dangerous_read(now, address, credential, buffer).expect("it begins");
+    let read = Access::read(Unchecked::new(address, credential), 0, buffer);
+    let begun = session.client().dangerous_access(read).expect("it begins");
     session.wait(begun).expect("the node is there").result
 }
 

@@ -10,7 +10,9 @@ use crate::memory::SimMemory;
 use crate::scene::{Scene, Sighting, SimClient};
 use crate::worker::sighting;
 use chunks::ChunkThief;
-use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Outcome, Permission};
+use portcullis_client::{
+    Access, Acquire, Allocate, Answer, Call, ControlRequest, Operation, Outcome, Permission, Unchecked,
+};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
@@ -111,11 +113,12 @@ impl Hostile {
         let lifetime = Lifetime(self.dice.magnitude(50..2_000));
         let known = scene.gossip.objects[scene.tenant].make_contiguous();
         let call = match self.dice.pick(known) {
-            Some(&object) if self.dice.per_mille(300) => client
-                .acquire(scene.moment, Acquire::object(object).lifetime(lifetime).rights(rights).shared()),
+            Some(&object) if self.dice.per_mille(300) => {
+                client.call(scene.moment, Acquire::object(object).lifetime(lifetime).rights(rights).shared())
+            }
             _ => {
                 let size = self.dice.magnitude(8..2_000);
-                client.allocate(scene.moment, Allocate::bytes(size).lifetime(lifetime).rights(rights))
+                client.call(scene.moment, Allocate::bytes(size).lifetime(lifetime).rights(rights))
             }
         };
         self.calls.extend(call.ok());
@@ -125,7 +128,8 @@ impl Hostile {
         let Some(permission) = self.held.pop() else { return };
         self.let_go = Some(sighting(&permission));
         if self.dice.per_mille(500) {
-            self.calls.extend(client.revoke(scene.moment, permission, true).ok());
+            let request = ControlRequest::Revoke { permission, free: true };
+            self.calls.extend(client.call(scene.moment, request).ok());
         }
     }
 
@@ -134,7 +138,7 @@ impl Hostile {
         if let Some(at) = self.let_go
             && self.dice.per_mille(300)
         {
-            return self.change_a_word(client, scene.moment, at.word);
+            return self.change_a_word(client, at.word);
         }
         let seen: Vec<Sighting> = scene.gossip.sightings.iter().copied().collect();
         let own = self.held.last().map(sighting);
@@ -148,7 +152,7 @@ impl Hostile {
         if let Some(at) = target
             && self.dice.per_mille(300)
         {
-            return self.change_a_word(client, scene.moment, at.word);
+            return self.change_a_word(client, at.word);
         }
         let (mut address, mut key, mut length) = match target {
             Some(at) => (at.address.0, at.key, at.length),
@@ -170,38 +174,34 @@ impl Hostile {
                     if self.dice.per_mille(500) { self.dice.any() } else { u64::MAX - self.dice.of(0..64) };
             }
         }
-        self.post(client, scene.moment, (RemoteAddress(address), key), length.clamp(1, 256));
+        self.post(client, (RemoteAddress(address), key), length.clamp(1, 256));
     }
 
     /// Changes a lifetime word, with the key that opens or once opened it.
-    fn change_a_word(&mut self, client: &mut SimClient, now: Moment, (word, key): (RemoteAddress, Rkey)) {
+    fn change_a_word(&mut self, client: &mut SimClient, (word, key): (RemoteAddress, Rkey)) {
         let (mut compare, swap) = (self.dice.of(0..3_000), self.dice.any() >> self.dice.of(0..64));
         if self.dice.per_mille(400) {
             compare = 0;
         }
-        let begun = client.dangerous_compare_and_swap(now, word, key, compare, swap);
+        let word = Unchecked::new(word, key);
+        let begun = client.dangerous_access(Access::compare_and_swap(word, 0, compare, swap));
         self.under_way += usize::from(begun.is_ok());
     }
 
-    fn post(
-        &mut self,
-        client: &mut SimClient,
-        now: Moment,
-        (address, key): (RemoteAddress, Rkey),
-        length: u64,
-    ) {
+    fn post(&mut self, client: &mut SimClient, (address, key): (RemoteAddress, Rkey), length: u64) {
         let begun = match self.dice.of(0..5) {
             0 => {
                 let (compare, swap) = (self.dice.of(0..3_000), self.dice.any());
-                client.dangerous_compare_and_swap(now, RemoteAddress(address.0 & !7), key, compare, swap)
+                let word = Unchecked::new(RemoteAddress(address.0 & !7), key);
+                client.dangerous_access(Access::compare_and_swap(word, 0, compare, swap))
             }
             way => {
                 let Ok(mut buffer) = client.buffer(u32::try_from(length).unwrap_or(1)) else { return };
                 if way < 3 {
-                    client.dangerous_read(now, address, key, buffer)
+                    client.dangerous_access(Access::read(Unchecked::new(address, key), 0, buffer))
                 } else {
                     buffer.write(0, &vec![0xbb; buffer.len() as usize]);
-                    client.dangerous_write(now, address, key, buffer)
+                    client.dangerous_access(Access::write(Unchecked::new(address, key), 0, buffer))
                 }
             }
         };

@@ -8,7 +8,7 @@ use crate::oracle::{Kind, LONGEST_KEEP, Promise, key_of};
 use crate::scene::{Scene, Sighting, SimClient};
 use portcullis_client::{
     Access, Acquire, Allocate, Answer, Buffer, Call, ControlRequest, Error, Lease, Operation, Outcome,
-    Permission, Rejected,
+    Permission,
 };
 use portcullis_nic::RemoteSpan;
 use portcullis_protocol::{
@@ -336,7 +336,7 @@ impl Worker {
     fn fill(&mut self, client: &mut SimClient, scene: &mut Scene<'_>, longest: Lifetime) {
         while self.held.len() + self.calls.len() < self.held_max {
             let ask = Allocate::bytes(self.dice.of(8..65)).lifetime(longest);
-            let Ok(call) = client.allocate(scene.moment, ask) else { return };
+            let Ok(call) = client.call(scene.moment, ask) else { return };
             self.calls.push((call, Purpose::Grant { sharing: ask.sharing }));
         }
         if self.held.len() >= self.held_max {
@@ -373,7 +373,7 @@ impl Worker {
         if self.dice.per_mille(100) {
             ask = ask.aligned(1 << self.dice.of(0..17));
         }
-        let call = client.allocate(scene.moment, ask);
+        let call = client.call(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 
@@ -393,7 +393,7 @@ impl Worker {
             let offset = self.dice.of(0..self.habits.size_max.min(256));
             ask = ask.part(offset, self.dice.of(0..128));
         }
-        let call = client.acquire(scene.moment, ask);
+        let call = client.call(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 
@@ -402,7 +402,7 @@ impl Worker {
         self.names.as_ref().is_some_and(|names| names.is_foreign(permission.object()))
     }
 
-    fn began(&mut self, call: Result<Call, Error>, purpose: Purpose) {
+    fn began<R>(&mut self, call: Result<Call, R>, purpose: Purpose) {
         if let Ok(call) = call {
             self.calls.push((call, purpose));
         }
@@ -413,7 +413,7 @@ impl Worker {
         let lease = self.held[at].lease().clone();
         let deadline = longer(&lease, Lifetime(self.dice.magnitude(1..4_000)));
         let call = if self.dice.per_mille(800) {
-            client.extend_to(scene.moment, &lease, deadline)
+            client.call(scene.moment, ControlRequest::extend_to(&lease, deadline)).map_err(Error::from)
         } else {
             client.extend_by_rpc(scene.moment, &lease, deadline)
         };
@@ -433,7 +433,7 @@ impl Worker {
                 continue;
             }
             let deadline = longer(&lease, Lifetime(self.dice.magnitude(1..2_000)));
-            let call = client.extend_to(now, &lease, deadline);
+            let call = client.call(now, ControlRequest::extend_to(&lease, deadline));
             self.began(call, Purpose::Extension);
         }
     }
@@ -452,11 +452,13 @@ impl Worker {
         let free = self.dice.per_mille(300);
         let id = permission.id();
         self.under_way.iter_mut().filter(|it| it.permission == id).for_each(|it| it.raced = true);
-        match client.revoke(scene.moment, permission, free) {
+        match client.call(scene.moment, ControlRequest::Revoke { permission, free }) {
             Ok(call) => self.calls.push((call, Purpose::End)),
             Err(refused) => {
                 self.first_end = Moment(0);
-                self.held.push(*refused.permission);
+                if let ControlRequest::Revoke { permission, .. } = *refused.ask {
+                    self.held.push(permission);
+                }
             }
         }
     }
@@ -474,7 +476,7 @@ impl Worker {
             _ => Holders::Await,
         };
         let request = ControlRequest::Free { object: object.into(), holders };
-        let call = client.call(scene.moment, request).map_err(|refused| refused.error);
+        let call = client.call(scene.moment, request);
         self.began(call, Purpose::End);
     }
 
@@ -484,7 +486,7 @@ impl Worker {
         if permission.lease().deadline() > scene.moment {
             return;
         }
-        let begun = client.fetch_and_add(scene.moment, &permission, 0, 1);
+        let begun = client.access(scene.moment, Access::fetch_and_add(&permission, 0, 1));
         if begun.is_ok() {
             scene.fail(Promise::Truth, "an operation began under an expired permission".to_owned());
         }
@@ -550,9 +552,9 @@ impl Worker {
                 WireRequest::CompareAndSwap { remote: at, compare: one - 1, swap: other }
             };
             if one == 0 {
-                client.fetch_and_add(scene.moment, permission, offset, other)
+                client.access(scene.moment, Access::fetch_and_add(permission, offset, other))
             } else {
-                client.compare_and_swap(scene.moment, permission, offset, one - 1, other)
+                client.access(scene.moment, Access::compare_and_swap(permission, offset, one - 1, other))
             }
         } else {
             let size = self.dice.of(1..most + 1);
@@ -561,16 +563,17 @@ impl Worker {
             let at = remote(permission, offset);
             if kind == Kind::Read {
                 intended = WireRequest::Read { remote: at, length: buffer.len() };
-                client.read(scene.moment, permission, offset, buffer)
+                client.access(scene.moment, Access::read(permission, offset, buffer))
             } else {
                 self.stamps += 1;
                 fill(&mut buffer, &stamp(scene.session, self.stamps));
                 let mut bytes = vec![0; buffer.len() as usize];
                 buffer.read(0, &mut bytes);
                 intended = WireRequest::Write { remote: at, bytes };
-                client.write(scene.moment, permission, offset, buffer)
+                client.access(scene.moment, Access::write(permission, offset, buffer))
             }
         };
+        let begun = begun.map_err(Error::from);
         let foreign = self.is_foreign(permission);
         let of = (permission.id(), permission.lease().deadline(), foreign);
         self.note(scene, begun, kind, of, intended);
@@ -579,14 +582,14 @@ impl Worker {
     fn note(
         &mut self,
         scene: &mut Scene<'_>,
-        begun: Result<Operation, Rejected<SimMemory>>,
+        begun: Result<Operation, Error>,
         kind: Kind,
         of: (PermissionId, Moment, bool),
         intended: WireRequest,
     ) {
         match begun {
             Ok(operation) => self.note_begun(scene, operation, kind, of, intended),
-            Err(Rejected { error, .. }) => {
+            Err(error) => {
                 let honest = matches!(error, Error::Expired | Error::QueueFull { .. } | Error::Misaligned);
                 if !honest {
                     check_error(scene, error, scene.excused, "an operation that did not begin");

@@ -6,8 +6,8 @@ use crate::samples::Samples;
 use anstyle::{AnsiColor, Style};
 use portcullis::host::{Host, HostConfig, NetworkListen, UdpConfig};
 use portcullis::{
-    Acquire, Allocate, Credential, Error, Lifetime, NodeConfig, NodeSecurity, Permission, RemoteAddress,
-    Session, connect,
+    Access, Acquire, Allocate, Credential, Error, Lifetime, NodeConfig, NodeSecurity, Permission,
+    RemoteAddress, Session, Unchecked, connect,
 };
 use serde::Serialize;
 use std::process::ExitCode;
@@ -101,17 +101,17 @@ impl Trial {
 
 /// Whether a read with this credential is refused.
 fn is_refused(session: &mut Session, address: RemoteAddress, credential: Credential) -> Result<bool, Error> {
-    let (now, buffer) = (session.now(), session.buffer(8)?);
-    let begun = session.client().dangerous_read(now, address, credential, buffer);
+    let buffer = session.buffer(8)?;
+    let target = Unchecked::new(address, credential);
+    let begun = session.client().dangerous_access(Access::read(target, 0, buffer));
     let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;
     Ok(outcome.result == Err(Error::Violation))
 }
 
 /// Whether an addition with this credential is refused.
 fn is_change_refused(session: &mut Session, held: &Permission) -> Result<bool, Error> {
-    let now = session.now();
-    let (address, credential) = (held.address(), held.credential());
-    let begun = session.client().dangerous_compare_and_swap(now, address, credential, 0, 1);
+    let target = Unchecked::new(held.address(), held.credential());
+    let begun = session.client().dangerous_access(Access::compare_and_swap(target, 0, 0, 1));
     let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;
     Ok(outcome.result == Err(Error::Violation))
 }

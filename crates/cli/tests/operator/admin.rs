@@ -2,7 +2,7 @@
 
 use super::node::{Node, count, errors, folder, log, portcullis, wait_for};
 use portcullis::host::WallTime;
-use portcullis::{Allocate, Lifetime, RemoteAddress, Rkey, Session, connect};
+use portcullis::{Access, Allocate, Lifetime, RemoteAddress, Rkey, Session, Unchecked, connect};
 use serde_json::Value;
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -43,9 +43,8 @@ fn text(output: &Output) -> String {
 fn guess_until_barred(session: &mut Session) {
     wait_for("the bar", || {
         let buffer = session.buffer(8).expect("room");
-        let now = session.now();
-        let guess =
-            session.client().dangerous_read(now, RemoteAddress(0x1000_0000_0000), Rkey(0x00ab_cd00), buffer);
+        let target = Unchecked::new(RemoteAddress(0x1000_0000_0000), Rkey(0x00ab_cd00));
+        let guess = session.client().dangerous_access(Access::read(target, 0, buffer));
         if let Ok(operation) = guess {
             // The result does not matter: the access is refused.
             let _ = session.wait(operation);

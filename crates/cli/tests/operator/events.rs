@@ -1,7 +1,9 @@
 //! Events that a running node writes to standard error if `RUST_LOG` requests them.
 
 use super::node::{Node, count, errors, folder, log, wait_for};
-use portcullis::{Allocate, Credential, Error, RemoteAddress, Session, SessionOptions, connect_with};
+use portcullis::{
+    Access, Allocate, Credential, Error, RemoteAddress, Session, SessionOptions, Unchecked, connect_with,
+};
 
 /// Writes past the end of the held memory, unless the node lets this client wait. Returns whether the session can go
 /// on.
@@ -15,8 +17,9 @@ fn break_a_rule(session: &mut Session) -> bool {
         panic!("a key for one-sided access")
     };
     let beyond = RemoteAddress(held.address().0 + held.length());
-    let (now, buffer) = (session.now(), session.buffer(8).expect("room"));
-    let Ok(crime) = session.client().dangerous_write(now, beyond, key, buffer) else { return false };
+    let buffer = session.buffer(8).expect("room");
+    let write = Access::write(Unchecked::new(beyond, key), 0, buffer);
+    let Ok(crime) = session.client().dangerous_access(write) else { return false };
     session.wait(crime).is_ok()
 }
 

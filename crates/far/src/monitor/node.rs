@@ -4,7 +4,7 @@ use super::buffers::Buffers;
 use crate::FarError;
 use crate::pages::{ChunkId, RunId, SEGMENT_PAGES, Span};
 use portcullis::{
-    Answer, ArenaMemory, BarePermission, Call, ControlRequest, Error, NotBegun, Operation, Outcome, Rejected,
+    Access, Answer, ArenaMemory, BarePermission, Call, ControlRequest, Error, NotBegun, Operation, Outcome,
     Session,
 };
 use portcullis_memory::userfault::PAGE;
@@ -28,9 +28,9 @@ enum Kind {
     Save,
 }
 
-/// An access to some pages of a run.
+/// An access to a piece of a run: some of its pages.
 #[derive(Clone, Copy, Debug)]
-struct Access {
+struct PieceAccess {
     kind: Kind,
     run: RunId,
     chunk: ChunkId,
@@ -42,8 +42,8 @@ struct Access {
 pub(super) struct Node {
     session: Session,
     chunks: HashMap<ChunkId, BarePermission>,
-    waiting: VecDeque<Access>,
-    under_way: HashMap<Operation, Access>,
+    waiting: VecDeque<PieceAccess>,
+    under_way: HashMap<Operation, PieceAccess>,
     /// Requests about chunks that have not begun, each with its meaning for the monitor.
     requests: VecDeque<(Ended, ControlRequest)>,
     calls: Vec<(Call, Ended)>,
@@ -96,7 +96,7 @@ impl Node {
     ) -> Result<(), FarError> {
         let stored = buffers.get_mut(run);
         stored.accesses = stored.pieces.len();
-        self.waiting.extend((0..stored.pieces.len()).map(|piece| Access { kind, run, chunk, piece }));
+        self.waiting.extend((0..stored.pieces.len()).map(|piece| PieceAccess { kind, run, chunk, piece }));
         self.begin_waiting(buffers)
     }
 
@@ -148,7 +148,7 @@ impl Node {
         operation: Operation,
         outcome: Outcome<ArenaMemory>,
     ) -> Result<Option<Ended>, FarError> {
-        let Some(Access { kind, run, piece, .. }) = self.under_way.remove(&operation) else {
+        let Some(PieceAccess { kind, run, piece, .. }) = self.under_way.remove(&operation) else {
             return Ok(None);
         };
         let what = match kind {
@@ -191,20 +191,20 @@ impl Node {
             let now = self.session.now();
             let client = self.session.client();
             let begun = match access.kind {
-                Kind::Load => client.read(now, chunk, offset, buffer),
-                Kind::Save => client.write(now, chunk, offset, buffer),
+                Kind::Load => client.access(now, Access::read(chunk, offset, buffer)),
+                Kind::Save => client.access(now, Access::write(chunk, offset, buffer)),
             };
             match begun {
                 Ok(operation) => {
                     self.under_way.insert(operation, access);
                     self.waiting.pop_front();
                 }
-                Err(Rejected { buffer, error: Error::QueueFull { .. } }) => {
-                    piece.buffer = buffer;
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                    piece.buffer = ask.into_buffer();
                     break;
                 }
-                Err(rejected) => {
-                    return Err(FarError::node("cannot reach the program's memory")(rejected.error));
+                Err(refused) => {
+                    return Err(FarError::node("cannot reach the program's memory")(refused.error));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::catalogue::{Catalogue, Entry};
 use crate::scene::{Reporter, connect_until};
 use crate::{BLOCK_BYTES, BLOCKS, content};
-use portcullis::{Acquire, Error, Lifetime, Session};
+use portcullis::{Access, Acquire, Error, Lifetime, Session, Unchecked};
 use std::collections::VecDeque;
 use std::path::Path;
 
@@ -103,8 +103,9 @@ impl Consumer<'_> {
                 std::thread::yield_now();
             }
             let Some(key) = block.credential().buffer_key() else { return Err(Error::SessionLost) };
-            let (now, buffer) = (session.now(), session.buffer(BLOCK_BYTES)?);
-            let begun = session.client().dangerous_read(now, block.address(), key, buffer);
+            let buffer = session.buffer(BLOCK_BYTES)?;
+            let target = Unchecked::new(block.address(), key);
+            let begun = session.client().dangerous_access(Access::read(target, 0, buffer));
             let outcome = session.wait(begun.map_err(|rejected| rejected.error)?)?;
             outcome.result?;
             // A read that succeeds must return the requested block.

@@ -32,7 +32,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the chunk as a bare permission, for [`Client::free_chunk`](crate::Client::free_chunk).
+    /// Returns the chunk as a bare permission, for [`ControlRequest::FreeChunk`].
     #[must_use]
     pub fn into_bare(self) -> Bare {
         self.bare

@@ -1,7 +1,7 @@
 //! A client that goes on with long writes after its permission has been withdrawn, while copy units move their bytes.
 
 use portcullis::host::{Host, HostConfig, ThreadCount};
-use portcullis::{Acquire, Allocate, Lifetime, Mechanism, NodeConfig, SessionOptions};
+use portcullis::{Access, Acquire, Allocate, Lifetime, Mechanism, NodeConfig, SessionOptions, Unchecked};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the object: a write of all of them has many pieces.
@@ -37,9 +37,10 @@ fn write_late(host: &Host, object: portcullis::ObjectRef, stop: &AtomicBool) {
         let Ok(permission) = session.acquire(ask) else { continue };
         let (address, credential) = (permission.address(), permission.credential());
         loop {
-            let (now, mut buffer) = (session.now(), session.buffer(BYTES).expect("room"));
+            let mut buffer = session.buffer(BYTES).expect("room");
             buffer.write(0, &[0xee; BYTES as usize]);
-            let begun = session.client().dangerous_write(now, address, credential, buffer);
+            let write = Access::write(Unchecked::new(address, credential), 0, buffer);
+            let begun = session.client().dangerous_access(write);
             let Ok(operation) = begun else { break };
             if session.wait(operation).map_or(true, |outcome| outcome.result.is_err()) {
                 break;

@@ -131,9 +131,8 @@ fn exclusive_holders_that_never_let_go_lose_to_their_lease() {
         panic!("nobody holds it")
     };
     // The session extends for as long as the node allows.
-    let next = session
-        .client()
-        .acquire(portcullis::Moment(0), Acquire::object(reference).wait(Lifetime::seconds(9)));
+    let next =
+        session.client().call(portcullis::Moment(0), Acquire::object(reference).wait(Lifetime::seconds(9)));
     let next = next.expect("a request");
     let mut extended = 0;
     while session.client().take_call(next).is_none() {

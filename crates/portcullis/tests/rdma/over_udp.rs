@@ -2,7 +2,9 @@
 
 use crate::rig::{RED, lenient, wait_for};
 use portcullis::host::{Host, HostConfig, NetworkListen, RdmaConfig, UdpConfig};
-use portcullis::{Acquire, Allocate, Guarantee, Lifetime, Mechanism, NodeSecurity, Session, connect};
+use portcullis::{
+    Access, Acquire, Allocate, Guarantee, Lifetime, Mechanism, NodeSecurity, Session, Unchecked, connect,
+};
 use std::time::Duration;
 
 /// A time that is longer than a node's thread polls for work before it sleeps.
@@ -49,10 +51,10 @@ fn an_object_goes_to_and_fro_between_the_device_and_udp_and_its_old_holder_is_re
         if from == 1 {
             // The former holder uses its old credential once more.
             let former = &mut sessions[from];
-            let (now, mut buffer) = (former.now(), former.buffer(64).expect("room"));
+            let mut buffer = former.buffer(64).expect("room");
             buffer.write(0, &[0xee; 64]);
-            let operation =
-                former.client().dangerous_write(now, address, credential, buffer).expect("it begins");
+            let write = Access::write(Unchecked::new(address, credential), 0, buffer);
+            let operation = former.client().dangerous_access(write).expect("it begins");
             assert!(former.wait(operation).expect("it ends").result.is_err(), "the old holder is refused");
             sessions[to].read(&held, 0, &mut bytes).expect("read");
             assert_eq!(bytes, [round; 4096]);

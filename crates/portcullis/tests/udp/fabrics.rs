@@ -1,7 +1,7 @@
 //! One node, two fabrics: clients of one tenant share objects whichever fabric they use.
 
 use crate::rig::{RED, Rig};
-use portcullis::{Acquire, Allocate, Lifetime, Mechanism, Session};
+use portcullis::{Access, Acquire, Allocate, Lifetime, Mechanism, Session, Unchecked};
 
 #[test]
 fn an_object_goes_to_and_fro_between_fabrics_and_its_old_holder_is_refused() {
@@ -28,10 +28,10 @@ fn an_object_goes_to_and_fro_between_fabrics_and_its_old_holder_is_refused() {
         if round % 10 < 2 {
             // The former holder uses its old credential once more.
             let former = &mut sessions[from];
-            let (now, mut buffer) = (former.now(), former.buffer(64).expect("room"));
+            let mut buffer = former.buffer(64).expect("room");
             buffer.write(0, &[0xee; 64]);
-            let operation =
-                former.client().dangerous_write(now, address, credential, buffer).expect("it begins");
+            let write = Access::write(Unchecked::new(address, credential), 0, buffer);
+            let operation = former.client().dangerous_access(write).expect("it begins");
             assert!(former.wait(operation).expect("it ends").result.is_err(), "the old holder is refused");
             sessions[to].read(&held, 0, &mut bytes).expect("read");
             assert_eq!(bytes, [round; 4096]);

@@ -1,7 +1,7 @@
 //! Permissions over UDP are like those over other fabrics.
 
 use crate::rig::{BLUE, RED, Rig};
-use portcullis::{Acquire, Allocate, Error, Lifetime, Mechanism, SessionOptions};
+use portcullis::{Access, Acquire, Allocate, Error, Lifetime, Mechanism, SessionOptions, Unchecked};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -82,9 +82,9 @@ fn a_key_is_of_no_use_beyond_its_session() {
     holder.write(&block, 0, &[7; 64]).expect("written");
     assert_eq!(sibling.write(&block, 0, &[9; 64]), Err(Error::ForeignPermission));
     for thief in [&mut sibling, &mut stranger] {
-        let now = thief.now();
         let buffer = thief.buffer(64).expect("room");
-        let begun = thief.client().dangerous_read(now, block.address(), block.credential(), buffer);
+        let target = Unchecked::new(block.address(), block.credential());
+        let begun = thief.client().dangerous_access(Access::read(target, 0, buffer));
         let operation = begun.expect("it begins");
         assert_eq!(thief.wait(operation).expect("it ends").result, Err(Error::Violation));
     }

@@ -11,7 +11,9 @@ use super::script::ACCESS_BYTES;
 use super::{Effort, Progress};
 use crate::report::OutputRow;
 use crate::time::{MICROSECOND, Nanos};
-use portcullis_client::{Acquire, Allocate, Answer, Call, ClientConfig, Operation, Permission};
+use portcullis_client::{
+    Access, Acquire, Allocate, Answer, Call, ClientConfig, ControlRequest, Operation, Permission,
+};
 use portcullis_protocol::{Lifetime, Mechanism, Moment, ObjectRef};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -86,14 +88,14 @@ impl Loader {
     fn access(&mut self, client: &mut ModelClient, now: Nanos) {
         let Some(permission) = &self.entries else { return };
         let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return };
-        self.operation = client.read(moment(now), permission, 0, buffer).ok();
+        self.operation = client.access(moment(now), Access::read(permission, 0, buffer)).ok();
     }
 
     fn ask(&mut self, client: &mut ModelClient, now: Nanos, object: usize) {
         let Some(&address) = self.table.borrow().objects.get(object) else { return };
         let ask = Acquire::object(address).wait(LONG);
         let ask = if object == 0 { ask.lifetime(LONG).shared() } else { ask.lifetime(self.lease) };
-        self.call = client.acquire(moment(now), ask).ok();
+        self.call = client.call(moment(now), ask).ok();
     }
 
     /// Whether the pending call or operation is over.
@@ -124,7 +126,7 @@ impl Loader {
             Doing::Making if self.table.borrow().objects.len() < 2 => {
                 // The permission ends at once. The object stays.
                 let ask = Allocate::bytes(64).lifetime(Lifetime(1)).keep();
-                self.call = client.allocate(moment(now), ask).ok();
+                self.call = client.call(moment(now), ask).ok();
             }
             Doing::Making => self.doing = Doing::Joining,
             Doing::Joining if self.entries.is_none() => {
@@ -151,7 +153,7 @@ impl Loader {
             Doing::Releasing => {
                 self.doing = Doing::Idle;
                 if let Some(permission) = self.metadata.take() {
-                    self.call = client.revoke(moment(now), permission, false).ok();
+                    self.call = client.call(moment(now), ControlRequest::revoke(permission)).ok();
                 }
             }
             Doing::Crashed => return false,

@@ -4,7 +4,9 @@ use super::counts::counts;
 use super::ends::ModelClient;
 use super::rig::Driver;
 use crate::time::Nanos;
-use portcullis_client::{Acquire, Allocate, Answer, Call, Operation, Permission};
+use portcullis_client::{
+    Access, Acquire, Allocate, Answer, Call, ControlRequest, Error, Operation, Permission,
+};
 use portcullis_protocol::{Lifetime, Moment, ObjectRef, Sharing};
 use portcullis_sim::Dice;
 use std::cell::{Cell, RefCell};
@@ -183,7 +185,7 @@ impl Script {
             self.offset = self.dice.of(0..places.max(1)) * u64::from(ACCESS_BYTES);
         }
         let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return self.give_up() };
-        match client.read(moment(now), permission, self.offset, buffer) {
+        match client.access(moment(now), Access::read(permission, self.offset, buffer)) {
             Ok(operation) => self.pending = Some(Pending::Operation(operation)),
             Err(_) => self.give_up(),
         }
@@ -195,7 +197,7 @@ impl Script {
         let call = if message {
             client.extend_by_rpc(moment(now), lease, deadline)
         } else {
-            client.extend_to(moment(now), lease, deadline)
+            client.call(moment(now), ControlRequest::extend_to(lease, deadline)).map_err(Error::from)
         };
         self.call(call, now);
     }
@@ -204,7 +206,7 @@ impl Script {
     fn begin(&mut self, client: &mut ModelClient, now: Nanos) -> Result<(), Option<Nanos>> {
         match self.steps[self.at] {
             Step::Allocate { bytes, lifetime } => {
-                let call = client.allocate(moment(now), Allocate::bytes(bytes).lifetime(lifetime).keep());
+                let call = client.call(moment(now), Allocate::bytes(bytes).lifetime(lifetime).keep());
                 self.call(call, now);
             }
             Step::Gather => {
@@ -224,14 +226,14 @@ impl Script {
                 let object = self.dice.pick(&self.common.objects[self.core].borrow()).copied();
                 let Some(object) = object else { return Err(None) };
                 let ask = Acquire { sharing, ..Acquire::object(object).lifetime(lifetime) };
-                let call = client.acquire(moment(now), ask);
+                let call = client.call(moment(now), ask);
                 self.call(call, now);
             }
             Step::Read { first } => self.read(client, first, now),
             Step::Extend { by, message } => self.extend(client, by, message, now),
             Step::Revoke => match self.permission.take() {
                 Some(permission) => {
-                    let call = client.revoke(moment(now), permission, false);
+                    let call = client.call(moment(now), ControlRequest::revoke(permission));
                     self.call(call, now);
                 }
                 None => self.give_up(),

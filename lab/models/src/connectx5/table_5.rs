@@ -8,7 +8,7 @@ use super::rig::{Driver, Rig};
 use super::script::ACCESS_BYTES;
 use crate::report::OutputRow;
 use crate::time::{MILLISECOND, Nanos};
-use portcullis_client::{Allocate, Answer, Call, ClientConfig, Operation, Permission};
+use portcullis_client::{Access, Allocate, Answer, Call, ClientConfig, Operation, Permission, Unchecked};
 use portcullis_node::ViolationLimits;
 use portcullis_protocol::{Credential, Mechanism, Moment};
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ impl Trespasser {
         let Some(permission) = &self.permission else { return };
         let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return };
         self.begun = now;
-        self.operation = client.read(moment(now), permission, 0, buffer).ok();
+        self.operation = client.access(moment(now), Access::read(permission, 0, buffer)).ok();
     }
 
     fn trespass(&mut self, client: &mut ModelClient, now: Nanos) {
@@ -63,7 +63,7 @@ impl Trespasser {
         let beyond = portcullis_protocol::RemoteAddress(permission.address().0 + permission.length());
         let Ok(buffer) = client.buffer(ACCESS_BYTES) else { return };
         self.begun = now;
-        self.operation = client.dangerous_write(moment(now), beyond, key, buffer).ok();
+        self.operation = client.dangerous_access(Access::write(Unchecked::new(beyond, key), 0, buffer)).ok();
     }
 
     fn is_over(&mut self, client: &mut ModelClient) -> bool {
@@ -91,7 +91,7 @@ impl Driver for Trespasser {
         }
         match self.doing {
             Doing::Allocating if self.permission.is_none() => {
-                self.call = client.allocate(moment(now), Allocate::bytes(64).lifetime(LONG)).ok();
+                self.call = client.call(moment(now), Allocate::bytes(64).lifetime(LONG)).ok();
             }
             Doing::Allocating => {
                 self.doing = Doing::Probing;

@@ -15,8 +15,8 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use portcullis::host::{Host, HostConfig, ProcessorList};
 use portcullis::{
-    Allocate, Answer, BarePermission, Call, ChunkLimits, Client, Error, Moment, NodeConfig, NotRevoked,
-    Quota, Session, SessionEndpoint, SessionOptions,
+    Allocate, Answer, BarePermission, Call, ChunkLimits, ControlRequest, Error, NodeConfig, NotBegun, Quota,
+    Session, SessionOptions,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -82,22 +82,17 @@ enum Way {
 }
 
 impl Way {
-    fn allocate(self, client: &mut Client<SessionEndpoint>, now: Moment, bytes: u64) -> Result<Call, Error> {
+    fn allocation(self, bytes: u64) -> ControlRequest {
         match self {
-            Self::Chain => client.allocate_chunk(),
-            Self::Message => client.allocate(now, Allocate::bytes(bytes).lifetime(LIFETIME)),
+            Self::Chain => ControlRequest::AllocateChunk,
+            Self::Message => Allocate::bytes(bytes).lifetime(LIFETIME).into(),
         }
     }
 
-    fn free(
-        self,
-        client: &mut Client<SessionEndpoint>,
-        now: Moment,
-        held: BarePermission,
-    ) -> Result<Call, NotRevoked> {
+    fn end_of(self, permission: BarePermission) -> ControlRequest {
         match self {
-            Self::Chain => client.free_chunk(held),
-            Self::Message => client.revoke(now, held, true),
+            Self::Chain => ControlRequest::FreeChunk(permission),
+            Self::Message => ControlRequest::Revoke { permission, free: true },
         }
     }
 }
@@ -171,27 +166,31 @@ impl Bench {
         Ok(())
     }
 
-    /// Begins requests while there is room, and takes answers, until `count` answers have arrived.
+    /// Begins requests while there is room, and takes answers, until all answers have arrived.
     fn burst<T>(
         &mut self,
         half: &mut Half,
-        count: usize,
-        mut begin: impl FnMut(&mut Client<SessionEndpoint>, Moment) -> Result<Call, Error>,
+        requests: impl ExactSizeIterator<Item = ControlRequest>,
         mut take: impl FnMut(Answer) -> T,
     ) -> Result<(), BenchError> {
         let started = Instant::now();
         let mut under_way: VecDeque<(Call, Instant)> = VecDeque::new();
-        let (mut begun, mut ended) = (0, 0);
+        let (mut ended, count) = (0, requests.len());
+        let (mut requests, mut next) = (requests, None);
         while ended < count {
-            while begun < count && under_way.len() < self.depth {
+            while under_way.len() < self.depth
+                && let Some(request) = next.take().or_else(|| requests.next())
+            {
                 let at = Instant::now();
                 let now = self.session.at(at);
-                match begin(self.session.client(), now) {
+                match self.session.client().call(now, request) {
                     Ok(call) => under_way.push_back((call, at)),
-                    Err(Error::QueueFull { .. }) => break,
-                    Err(error) => return Err(error.into()),
+                    Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                        next = Some(*ask);
+                        break;
+                    }
+                    Err(refused) => return Err(refused.error.into()),
                 }
-                begun += 1;
             }
             self.poll()?;
             while let Some(&(call, asked)) = under_way.front() {
@@ -212,28 +211,14 @@ impl Bench {
         let bytes = self.bytes;
         let mut held = Vec::with_capacity(count);
         let [allocated, freed] = halves;
-        self.burst(
-            allocated,
-            count,
-            |client, now| way.allocate(client, now, bytes),
-            |answer| {
-                if let Answer::Granted(permission) = answer {
-                    held.push(permission);
-                }
-            },
-        )?;
-        self.burst(
-            freed,
-            count,
-            |client, now| {
-                let Some(permission) = held.pop() else { return Err(Error::SessionLost) };
-                way.free(client, now, permission).map_err(|refused| {
-                    held.push(*refused.permission);
-                    refused.error
-                })
-            },
-            drop,
-        )
+        let allocations = (0..count).map(|_| way.allocation(bytes));
+        self.burst(allocated, allocations, |answer| {
+            if let Answer::Granted(permission) = answer {
+                held.push(permission);
+            }
+        })?;
+        // The latest is freed first.
+        self.burst(freed, held.into_iter().rev().map(|permission| way.end_of(permission)), drop)
     }
 
     fn measure(&mut self, way: Way, length: Length, what: &str) -> Result<[Half; 2], BenchError> {

@@ -198,7 +198,7 @@ impl Holders {
                 // The old permission expires by itself.
                 holder.permission = None;
                 let ask = Acquire::object(holder.object).shared().lifetime(LEASE).wait(LIFETIME);
-                session.client().acquire(now, ask)
+                session.client().call(now, ask).map_err(Error::from)
             }
             Some(call) => call,
         };

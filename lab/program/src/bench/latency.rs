@@ -5,7 +5,7 @@ use super::node_process::named_or_own;
 use super::report::Report;
 use super::{BenchError, BenchOptions, Name, pingpong, processors};
 use crate::samples::Samples;
-use portcullis::{Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session};
+use portcullis::{Access, Allocate, AtDrop, Buffer, Error, Lifetime, Permission, Session};
 use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
@@ -63,12 +63,12 @@ pub fn one(
 ) -> Result<ArenaBuffer, BenchError> {
     let now = session.at(started);
     let client = session.client();
-    let (begun, spare) = match name {
-        Name::WriteLat => (client.write(now, object, 0, buffer), None),
-        Name::AtomicLat => (client.fetch_and_add(now, object, 0, 1), Some(buffer)),
-        _ => (client.read(now, object, 0, buffer), None),
+    let (access, spare) = match name {
+        Name::WriteLat => (Access::write(object, 0, buffer), None),
+        Name::AtomicLat => (Access::fetch_and_add(object, 0, 1), Some(buffer)),
+        _ => (Access::read(object, 0, buffer), None),
     };
-    let operation = begun.map_err(|rejected| rejected.error)?;
+    let operation = client.access(now, access).map_err(Error::from)?;
     let outcome = session.wait(operation)?;
     outcome.result?;
     outcome.buffer.or(spare).ok_or(BenchError::Session(Error::SessionLost))

@@ -9,7 +9,9 @@ use super::{BenchError, BenchOptions, pingpong};
 use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
-use portcullis::{Acquire, Allocate, Answer, Call, Error, Lifetime, ObjectRef, Session};
+use portcullis::{
+    Acquire, Allocate, Answer, Call, ControlRequest, Error, Lifetime, NotBegun, ObjectRef, Session,
+};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -227,10 +229,10 @@ impl Lives {
         while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
             let lifetime = if self.expire { SHORT_LEASE } else { LIFETIME };
             let ask = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
-            match session.client().acquire(now, ask) {
+            match session.client().call(now, ask) {
                 Ok(call) => self.acquiring.push_back((call, at)),
-                Err(Error::QueueFull { .. }) => break,
-                Err(error) => return Err(error.into()),
+                Err(NotBegun { error: Error::QueueFull { .. }, .. }) => break,
+                Err(refused) => return Err(refused.error.into()),
             }
         }
         if session.poll() == 0 {
@@ -252,7 +254,7 @@ impl Lives {
                 self.ended += 1;
                 continue;
             }
-            match session.client().revoke(now, permission, false) {
+            match session.client().call(now, ControlRequest::revoke(permission)) {
                 Ok(call) => self.revoking.push_back(call),
                 Err(refused) => return Err(refused.error.into()),
             }

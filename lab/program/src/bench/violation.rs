@@ -11,7 +11,8 @@ use crate::output::say;
 use crate::samples::Samples;
 use comfy_table::{Table, presets};
 use portcullis::{
-    Allocate, AtDrop, ClientConfig, Error, Permission, RemoteAddress, Rkey, Session, SessionOptions,
+    Access, Allocate, AtDrop, ClientConfig, Error, Permission, RemoteAddress, Rkey, Session, SessionOptions,
+    Unchecked,
 };
 use serde::Serialize;
 use std::time::Instant;
@@ -198,10 +199,11 @@ impl Offender {
         let before = self.session.client().counters();
         let posted = Instant::now();
         let client = self.session.client();
-        let crime = client.dangerous_write(now, beyond, key, bad).map_err(|rejected| rejected.error)?;
+        let crime = Access::write(Unchecked::new(beyond, key), 0, bad);
+        let crime = client.dangerous_access(crime).map_err(Error::from)?;
         let mut reads = Vec::new();
         for buffer in behind {
-            let read = client.read(now, &self.held, 0, buffer).map_err(|rejected| rejected.error)?;
+            let read = client.access(now, Access::read(&self.held, 0, buffer)).map_err(Error::from)?;
             reads.push(read);
         }
         // The poll that reports the failure also promotes the spare, so its own duration counts.

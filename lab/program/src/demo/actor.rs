@@ -7,8 +7,8 @@ use super::orders::{Order, OrderReply, Raw, Stored, Wanted};
 use super::processors;
 use crate::network::DeviceOptions;
 use portcullis::{
-    Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
-    RemoteAddress, Rights, Session, connect_with,
+    Access, Acquire, Allocate, ConnectError, Credential, Error, Lifetime, ObjectRef, Operation, Permission,
+    RemoteAddress, Rights, Session, Unchecked, connect_with,
 };
 use portcullis_structures::table::TableError;
 use sha2::{Digest, Sha256};
@@ -243,10 +243,10 @@ impl Actor {
 
     fn raw_read(&mut self, at: Raw, bytes: u32) -> Result<OrderReply, Failure> {
         let buffer = self.session.buffer(bytes)?;
-        let now = self.session.now();
         let before = Instant::now();
         let credential = self.credential(at)?;
-        let begun = self.session.client().dangerous_read(now, RemoteAddress(at.address), credential, buffer);
+        let target = Unchecked::new(RemoteAddress(at.address), credential);
+        let begun = self.session.client().dangerous_access(Access::read(target, 0, buffer));
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
     }
 
@@ -254,10 +254,10 @@ impl Actor {
         let length = u32::try_from(text.len()).map_err(|_| Failure::Order("too long".to_owned()))?;
         let mut buffer = self.session.buffer(length)?;
         buffer.write(0, text.as_bytes());
-        let now = self.session.now();
         let before = Instant::now();
         let credential = self.credential(at)?;
-        let begun = self.session.client().dangerous_write(now, RemoteAddress(at.address), credential, buffer);
+        let target = Unchecked::new(RemoteAddress(at.address), credential);
+        let begun = self.session.client().dangerous_access(Access::write(target, 0, buffer));
         self.raw_answer(begun.map_err(|rejected| rejected.error)?, before)
     }
 

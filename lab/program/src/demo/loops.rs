@@ -3,7 +3,7 @@
 use super::actor::{Failure, LIFETIME};
 use super::figures::{Guilt, Latency, Traffic};
 use crate::samples::Samples;
-use portcullis::{Allocate, Error, Permission, RemoteAddress, Session, VerbsEndpoint};
+use portcullis::{Access, Allocate, Error, Permission, RemoteAddress, Session, Unchecked, VerbsEndpoint};
 use std::time::{Duration, Instant};
 
 const TRAFFIC_BYTES: usize = 256;
@@ -93,9 +93,10 @@ fn offend_once(session: &mut Session, block: &Permission) -> Result<(bool, Optio
     let beyond = RemoteAddress(block.address().0 + block.length());
     let (bad, good) = (session.buffer(64)?, session.buffer(64)?);
     let now = session.now();
-    let begun = session.client().dangerous_read(now, beyond, block.credential(), bad);
+    let outside = Access::read(Unchecked::new(beyond, block.credential()), 0, bad);
+    let begun = session.client().dangerous_access(outside);
     let guilty = begun.map_err(|rejected| rejected.error)?;
-    let honest = session.client().read(now, block, 0, good).map_err(|rejected| rejected.error)?;
+    let honest = session.client().access(now, Access::read(block, 0, good)).map_err(Error::from)?;
     let refused = session.wait(guilty)?.result == Err(Error::Violation);
     let before = Instant::now();
     let success = session.wait(honest)?.result.is_ok();
@@ -119,7 +120,7 @@ fn timed_read(session: &mut Session, block: &Permission, bytes: u32) -> Result<D
     let buffer = session.buffer(bytes)?;
     let now = session.now();
     let before = Instant::now();
-    let begun = session.client().read(now, block, 0, buffer).map_err(|rejected| rejected.error)?;
+    let begun = session.client().access(now, Access::read(block, 0, buffer)).map_err(Error::from)?;
     session.wait(begun)?.result?;
     Ok(before.elapsed())
 }

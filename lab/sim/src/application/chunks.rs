@@ -6,7 +6,9 @@ use crate::dice::Dice;
 use crate::fiber::FiberClock;
 use crate::oracle::Promise;
 use portcullis::{Chunk, ChunkAllocator, ChunkOptions, NotAllAllocated, NotAllFreed};
-use portcullis_client::{Error, NotFreed, Permission as Bare, SmallObject};
+use portcullis_client::{
+    Access, ControlRequest, Error, NotFreed, Permission as Bare, SmallObject, Unchecked,
+};
 use portcullis_protocol::{Credential, HandedOutBy, Refusal, RemoteAddress};
 
 /// The most chunks that are allocated or freed at once. A worker takes sixteen requests.
@@ -284,8 +286,8 @@ impl ChunkUser {
         let Some((address, credential, length)) = self.past else { return };
         let length = u32::try_from(length.min(16)).unwrap_or(8);
         let Ok(buffer) = self.session.buffer(length) else { return };
-        let now = self.session.now();
-        let begun = self.session.client().dangerous_read(now, address, credential, buffer);
+        let read = Access::read(Unchecked::new(address, credential), 0, buffer);
+        let begun = self.session.client().dangerous_access(read);
         let Ok(operation) = begun else { return };
         // If a NIC executes the access, the checkers that watch the network find it.
         let _ = self.session.wait(operation);
@@ -300,13 +302,13 @@ impl ChunkUser {
 
     /// Ends the program in the middle of an allocation, or of freeing a chunk.
     fn vanish(mut self) {
+        let now = self.session.now();
         if let Some(chunk) = self.take_one() {
-            let begun = self.session.client().free_chunk(chunk.into_bare());
-            let begun = begun.map_err(|refused| refused.error);
-            self.note("the beginning of an end", begun);
+            let begun = self.session.client().call(now, ControlRequest::FreeChunk(chunk.into_bare()));
+            self.note("the beginning of an end", begun.map_err(Error::from));
         }
-        let begun = self.session.client().allocate_chunk();
-        self.noted("the beginning of an allocation", begun);
+        let begun = self.session.client().call(now, ControlRequest::AllocateChunk);
+        self.noted("the beginning of an allocation", begun.map_err(Error::from));
         self.clock.pass(self.dice.magnitude(100..20 * MICROSECOND));
     }
 

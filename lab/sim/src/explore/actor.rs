@@ -8,7 +8,9 @@ use crate::memory::SimMemory;
 use crate::oracle::{Kind, Oracle, SessionId};
 use crate::scene::{Sighting, SimClient};
 use crate::worker::sighting;
-use portcullis_client::{Acquire, Answer, Call, Error, Lease, Operation, Outcome, Permission, Rejected};
+use portcullis_client::{
+    Access, Acquire, Answer, Call, ControlRequest, Error, Lease, Operation, Outcome, Permission, Unchecked,
+};
 use portcullis_node::{ChunkEnds, ClientEnds};
 use portcullis_protocol::{ClientId, Lifetime, Moment, ObjectRef};
 use std::collections::VecDeque;
@@ -143,7 +145,7 @@ impl Actor {
                     oracle.begun(at, (self.session, operation.number()), kind, None);
                     self.under_way.push((operation, kind));
                 }
-                Err(rejected) => self.told.push(Told::Ended(kind, Err(rejected.error))),
+                Err(error) => self.told.push(Told::Ended(kind, Err(error))),
             }
         }
     }
@@ -159,7 +161,8 @@ impl Actor {
         };
         let begun = match act {
             Act::Extend(lifetime) | Act::ExtendOther(lifetime) => {
-                library.extend_to(now, &lease, lease.started_after().after(lifetime))
+                let deadline = lease.started_after().after(lifetime);
+                library.call(now, ControlRequest::extend_to(&lease, deadline)).map_err(Error::from)
             }
             Act::ExtendByMessage(lifetime) => {
                 library.extend_by_rpc(now, &lease, lease.started_after().after(lifetime))
@@ -173,20 +176,20 @@ impl Actor {
     fn ask(&mut self, act: Act, now: Moment, common: &Common) -> bool {
         let Some(library) = &mut self.library else { return true };
         let begun = match act {
-            Act::Allocate(ask) => library.allocate(now, ask),
+            Act::Allocate(ask) => library.call(now, ask),
             Act::Acquire(ask) => {
                 let Some(object) = common.object else { return true };
-                library.acquire(now, Acquire { object: object.into(), ..ask })
+                library.call(now, Acquire { object: object.into(), ..ask })
             }
             Act::Revoke => {
                 let Some(permission) = self.held.take() else { return true };
                 self.let_go = true;
-                library.revoke(now, permission, false).map_err(|refused| refused.error)
+                library.call(now, ControlRequest::revoke(permission))
             }
             Act::Write | Act::Read | Act::LateWrite => return false,
             _ => return true,
         };
-        self.note_call(begun);
+        self.note_call(begun.map_err(Error::from));
         true
     }
 
@@ -197,21 +200,24 @@ impl Actor {
         }
     }
 
-    fn begin_operation(
-        &mut self,
-        act: Act,
-        now: Moment,
-    ) -> Option<(Result<Operation, Rejected<SimMemory>>, Kind)> {
+    fn begin_operation(&mut self, act: Act, now: Moment) -> Option<(Result<Operation, Error>, Kind)> {
         let library = self.library.as_mut()?;
         let mut buffer = library.buffer(8).ok()?;
         buffer.write(0, &(0xa500 + self.session as u64).to_le_bytes());
         match act {
             Act::LateWrite => {
                 let known = self.known?;
-                Some((library.dangerous_write(now, known.address, known.key, buffer), Kind::Write))
+                let write = Access::write(Unchecked::new(known.address, known.key), 0, buffer);
+                Some((library.dangerous_access(write).map_err(Error::from), Kind::Write))
             }
-            Act::Read => Some((library.read(now, self.held.as_ref()?, 0, buffer), Kind::Read)),
-            _ => Some((library.write(now, self.held.as_ref()?, 0, buffer), Kind::Write)),
+            Act::Read => {
+                let read = Access::read(self.held.as_ref()?, 0, buffer);
+                Some((library.access(now, read).map_err(Error::from), Kind::Read))
+            }
+            _ => {
+                let write = Access::write(self.held.as_ref()?, 0, buffer);
+                Some((library.access(now, write).map_err(Error::from), Kind::Write))
+            }
         }
     }
 

@@ -3,8 +3,7 @@
 
 use crate::dice::Dice;
 use crate::scene::{Scene, SimClient};
-use portcullis_client::{Answer, Call, ControlRequest, Operation, Permission};
-use portcullis_protocol::Moment;
+use portcullis_client::{Access, Answer, Call, ControlRequest, Operation, Permission, Unchecked};
 
 /// The most chunks that the client holds, so that other clients have some.
 const HELD_MAX: usize = 2;
@@ -45,21 +44,22 @@ impl ChunkThief {
         let seen = scene.gossip.chunks.iter().copied().collect::<Vec<_>>();
         let of_others = dice.pick(&seen).copied();
         match (dice.of(0..6), of_others) {
-            (0, _) if self.held.len() < HELD_MAX => self.calls.extend(client.allocate_chunk().ok()),
+            (0, _) if self.held.len() < HELD_MAX => {
+                self.calls.extend(client.call(scene.moment, ControlRequest::AllocateChunk).ok());
+            }
             (0, _) => {
                 let chunk = self.held.swap_remove(dice.index(self.held.len()));
-                self.calls.extend(client.free_chunk(chunk).ok());
+                self.calls.extend(client.call(scene.moment, ControlRequest::FreeChunk(chunk)).ok());
             }
             (1 | 2, Some((address, ..))) => self.calls.extend(client.dangerous_free_chunk(address).ok()),
             (3.., Some((address, credential, length))) => {
                 let length = u32::try_from(dice.of(1..length.min(64) + 1)).unwrap_or(1);
                 let mut buffer = client.buffer(length).ok()?;
-                let now: Moment = scene.moment;
                 let begun = if dice.per_mille(500) {
-                    client.dangerous_read(now, address, credential, buffer)
+                    client.dangerous_access(Access::read(Unchecked::new(address, credential), 0, buffer))
                 } else {
                     buffer.write(0, &vec![0xbb; length as usize]);
-                    client.dangerous_write(now, address, credential, buffer)
+                    client.dangerous_access(Access::write(Unchecked::new(address, credential), 0, buffer))
                 };
                 return begun.ok();
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::clock::MILLISECOND;
 use crate::plan::Plan;
 use crate::scene::SimClient;
-use portcullis_client::{Allocate, Answer, Call};
+use portcullis_client::{Access, Allocate, Answer, Call, Unchecked};
 use portcullis_node::{NodeConfig, ViolationLimits};
 use portcullis_protocol::{Lifetime, Mechanism, RemoteAddress, Rkey};
 
@@ -63,18 +63,19 @@ fn what_a_bar_ends_may_be_given_to_others_and_zeroed_in_the_same_turn() {
     // The pool has room for one of these.
     let most = Allocate::bytes(40 << 10).lifetime(Lifetime::seconds(1));
     let (hostile, now) = library(&mut cluster, 1);
-    let call = hostile.allocate(now, most).expect("it has room");
+    let call = hostile.call(now, most).expect("it has room");
     cluster.client_nic_turn_now(1);
     pass(&mut cluster, MILLISECOND);
     let held = granted(&mut cluster, 1, call);
     // While the node stands still, the first tenant earns its bar, and the second requests the memory.
     cluster.nodes[0].paused_until = cluster.now + MILLISECOND;
-    let (hostile, now) = library(&mut cluster, 1);
+    let (hostile, _) = library(&mut cluster, 1);
     let buffer = hostile.buffer(8).expect("it has room");
-    hostile.dangerous_read(now, RemoteAddress(0), Rkey(0xdead_be00), buffer).expect("it has room");
+    let target = Unchecked::new(RemoteAddress(0), Rkey(0xdead_be00));
+    hostile.dangerous_access(Access::read(target, 0, buffer)).expect("it has room");
     cluster.client_nic_turn_now(1);
     let (honest, now) = library(&mut cluster, 0);
-    let call = honest.allocate(now, most).expect("it has room");
+    let call = honest.call(now, most).expect("it has room");
     cluster.client_nic_turn_now(0);
     pass(&mut cluster, 3 * MILLISECOND);
     let (barred, next) = (cluster.oracle.was_barred(0), granted(&mut cluster, 0, call));

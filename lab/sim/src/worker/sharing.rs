@@ -150,7 +150,7 @@ impl Worker {
             let offset = dice.of(0..entry.size.max(1));
             ask = ask.part(offset, dice.of(0..entry.size - offset + 1));
         }
-        let call = client.acquire(scene.moment, ask);
+        let call = client.call(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 }

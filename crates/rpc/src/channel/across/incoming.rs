@@ -7,7 +7,7 @@ use super::server_clock::ServerClock;
 use crate::ScopeRef;
 use crate::channel::ends::{DEPTH, ReplyLine};
 use crate::heap::Heap;
-use portcullis::{Buffer, Error, Operation, Outcome, Session};
+use portcullis::{Access, Buffer, Error, Operation, Outcome, Session};
 use portcullis_memory::{ArenaMemory, Memory};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -213,8 +213,8 @@ fn begin_read(
 ) -> Result<Option<Operation>, Error> {
     let now = session.now();
     let begun = session.buffer(length).and_then(|buffer| {
-        let begun = session.client().read(now, &permissions.reading, at, buffer);
-        begun.map_err(|rejected| rejected.error)
+        let begun = session.client().access(now, Access::read(&permissions.reading, at, buffer));
+        begun.map_err(Error::from)
     });
     match begun {
         Err(Error::QueueFull { .. } | Error::ArenaFull { .. }) if session.client().pending() > 0 => Ok(None),

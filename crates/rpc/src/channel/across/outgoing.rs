@@ -4,7 +4,7 @@ use super::mailbox::ARGUMENTS_AT;
 use super::permissions::Permissions;
 use super::sealed::REQUEST_WORDS;
 use crate::heap::Heap;
-use portcullis::{Error, Operation, Session};
+use portcullis::{Access, Error, Operation, Session};
 use portcullis_memory::Memory;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -112,5 +112,6 @@ fn begin(
         Write::Cancel { call, .. } => buffer.write(0, call.as_bytes()),
     }
     let now = session.now();
-    session.client().write(now, permissions.writing()?, at, buffer).map_err(|rejected| rejected.error)
+    let write = Access::write(permissions.writing()?, at, buffer);
+    session.client().access(now, write).map_err(Error::from)
 }

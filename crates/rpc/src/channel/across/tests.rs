@@ -13,8 +13,8 @@ use crate::heap::{HEAP_BYTES_MIN, HeapPlace};
 use crate::{Boxed, ScopeRef, Vector};
 use portcullis::host::{Host, HostConfig, Listen, NetworkListen, UdpConfig};
 use portcullis::{
-    Acquire, Allocate, BarePermission, Error, Lifetime, NodeConfig, NodeSecurity, Permission, Rights,
-    Session, SessionOptions, connect,
+    Access, Acquire, Allocate, BarePermission, Error, Lifetime, NodeConfig, NodeSecurity, Permission, Rights,
+    Session, SessionOptions, Unchecked, connect,
 };
 use portcullis_memory::Memory;
 use rand::{RngExt, SeedableRng};
@@ -185,12 +185,11 @@ impl Hostile {
 
     /// Writes with a credential that the client had before.
     fn try_write(&mut self, stale: &Stale, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let now = self.session.now();
         let mut buffer = self.session.buffer(u32::try_from(bytes.len()).expect("few")).expect("room");
         buffer.write(0, bytes);
         let address = portcullis::RemoteAddress(stale.address.0 + offset);
-        let operation =
-            self.session.client().dangerous_write(now, address, stale.credential, buffer).expect("it begins");
+        let write = Access::write(Unchecked::new(address, stale.credential), 0, buffer);
+        let operation = self.session.client().dangerous_access(write).expect("it begins");
         self.session.wait(operation)?.result.map(|_| ())
     }
 }
