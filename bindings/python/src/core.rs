@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub attached: Attached,
     next_tag: u64,
     /// Operations that were submitted and have not ended. [`Core::landed`] returns the ended ones, for
-    /// [`Session::poll`].
+    /// [`WaitingClient::poll`](portcullis::WaitingClient::poll).
     submitted: HashMap<u64, Wanted>,
     landed: Vec<(u64, Wanted, Completion)>,
     /// The program's buffers of the arena that operations under way have borrowed, by the operations' tags.

@@ -3,6 +3,7 @@
 use crate::border::{call, given};
 use crate::handles::{self, BufferHandle, BufferState, PermissionHandle, Session, SessionState};
 use crate::permissions::NO_PERMISSION;
+use portcullis::Access;
 use portcullis_foreign::{ArenaBuffer, Failure, Misuse};
 use std::ffi::{c_int, c_void};
 
@@ -99,11 +100,8 @@ fn transfer(
     let SessionState { attached, permissions, .. } = &mut *state;
     let held = permissions.get(permission.id).expect("it was there just now");
     let session = &mut attached.session;
-    let outcome = if reads {
-        session.try_read_buffer(held, offset, taken)
-    } else {
-        session.try_write_buffer(held, offset, taken)
-    };
+    let access = if reads { Access::read(held, offset, taken) } else { Access::write(held, offset, taken) };
+    let outcome = session.complete(access);
     state.return_buffer(buffer, outcome.buffer);
     outcome.result?;
     Ok(())

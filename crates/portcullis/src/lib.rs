@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! [`connect`] and [`Session`] are the simple way: their calls wait for the answer. [`Session::client`] is for batches
+//! [`connect`] and [`Session`] are the simple way: their calls wait for the answer. [`Session::client`](WaitingClient::client) is for batches
 //! and for many requests in flight. [`host`] runs a node inside a program; the `portcullis` program runs a node by
 //! itself.
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ mod session;
 pub mod size;
 #[cfg(feature = "udp")]
 mod udp;
+mod waiting;
 
 pub use address::{Address, UnknownAddress};
 pub use chunk_allocator::{ChunkAllocator, ChunkOptions};
@@ -89,3 +90,4 @@ pub use session::{
 };
 #[cfg(feature = "udp")]
 pub use udp::{UdpError, UdpOptions, udp_segments};
+pub use waiting::WaitingClient;

@@ -1,11 +1,8 @@
-//! A session with a node: the client library with calls that wait.
+//! A session with a node: a client with calls that wait, and the permissions, names and chunks that it gets.
 
 mod chunks;
 mod directory;
-mod event_loop;
 mod together;
-mod transfers;
-mod waiter;
 
 pub use chunks::{Chunk, NotAllAllocated, NotAllFreed};
 
@@ -17,21 +14,19 @@ use crate::names::{self, Candidates, FindError, Name, Names};
 use crate::rdma::{self, RdmaAttachError, RdmaOptions};
 #[cfg(feature = "udp")]
 use crate::udp::{self, UdpError, UdpOptions};
+use crate::waiting::WaitingClient;
 use crate::{Address, Permission, SessionEndpoint, UnknownAddress};
 use portcullis_client::{
-    Access, Acquire, Allocate, Answer, Buffer, Call, Client, ClientConfig, ControlRequest, Effect, Error,
-    NotBegun, Operation, Outcome, Permission as BarePermission, Until,
+    Acquire, Allocate, Answer, Client, ClientConfig, ControlRequest, Error, Permission as BarePermission,
+    Until,
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_host::software::{AttachError, attach};
 use portcullis_nic::{GuaranteeSet, VerbsEndpoint};
 use portcullis_protocol::{Holders, Keep, Lifetime, Moment, ObjectRef};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
-use waiter::{Waiter, look_for_node};
 
-/// The name of a wait for room, in the error of a time-out.
-const WAIT_FOR_ROOM: &str = "a wait for room in a queue";
 /// Bytes of a session's arena by default.
 const ARENA_BYTES: u64 = 4 << 20;
 /// Default time that an attach, an operation or a call may take.
@@ -191,7 +186,8 @@ pub(crate) type Departure = Box<dyn Send>;
 /// Opens another session of the same tenant on the same node.
 pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 
-/// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep.
+/// A session with a node. Its calls wait for their answer: they spin, then yield, then sleep. Accesses, waits and the
+/// client library underneath are methods of the [`WaitingClient`] that it has: `session.read(…)`, `session.wait(…)`.
 ///
 /// Only one thread uses a session at a time; each thread can have its own. Permissions that are dropped with the
 /// session end with it.
@@ -199,21 +195,37 @@ pub(crate) type Opener = Box<dyn Fn() -> Result<Session, ConnectError> + Send>;
 /// Programs write `Session`: it uses the ends that [`connect`] makes and the clock of the process. Simulations supply
 /// their own ends and clocks.
 pub struct Session<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
-    client: Client<E>,
-    clock: C,
+    waiting: WaitingClient<E, C>,
+    /// Permissions that were dropped and that the session has to revoke.
     dropped: Dropped,
     number: u64,
     unenforced: GuaranteeSet,
     opener: Option<Opener>,
     keeper: Option<Keeper>,
-    waiter: Waiter,
     // This field is last: the node is notified of the session's end only after the session's other fields are dropped.
     _departure: Option<Departure>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> std::fmt::Debug for Session<E, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("Session").field("client", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// Gives access to the part of a session that makes accesses and waits.
+impl<E: VerbsEndpoint, C: Clock> Deref for Session<E, C> {
+    type Target = WaitingClient<E, C>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.waiting
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> DerefMut for Session<E, C> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.waiting
     }
 }
 
@@ -236,12 +248,6 @@ impl Session {
         self
     }
 
-    /// Converts an instant to the session's clock, for callers that have read a clock already.
-    #[must_use]
-    pub fn at(&self, instant: Instant) -> Moment {
-        self.clock.at(instant)
-    }
-
     /// Opens another session of the same tenant with the same node, for a user that cannot share this one, such as
     /// another thread or a structure.
     ///
@@ -260,7 +266,7 @@ impl Session {
     pub fn keep(&mut self, permission: &Permission, by: Lifetime) -> Result<Kept, ConnectError> {
         if self.keeper.is_none() {
             let mut session = self.another()?;
-            session.clock = self.clock;
+            session.set_clock(*self.clock());
             self.keeper = Some(Keeper::start(session));
         }
         let keeper = self.keeper.as_ref().ok_or_else(|| ConnectError::Host("no keeper".to_owned()))?;
@@ -274,16 +280,13 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// # Errors
     /// [`Error::ArenaFull`]: the arena is too small for the client's own messages and words.
     pub fn over(endpoint: E, number: u64, config: ClientConfig, clock: C) -> Result<Self, Error> {
-        let now = clock.now();
         Ok(Self {
-            client: Client::new(endpoint, config)?,
-            clock,
+            waiting: WaitingClient::new(Client::new(endpoint, config)?, clock),
             dropped: Arc::new(Mutex::new(Vec::new())),
             number,
             unenforced: GuaranteeSet::NONE,
             opener: None,
             keeper: None,
-            waiter: Waiter::new(now),
             _departure: None,
         })
     }
@@ -292,14 +295,8 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// [`Session::over`] has no limit at first.
     #[must_use]
     pub fn limited_to(mut self, within: Lifetime) -> Self {
-        self.client.limit_to(Some(within));
+        self.client().limit_to(Some(within));
         self
-    }
-
-    /// Returns for how long an operation or a call may wait for the node. `None`: there is no limit.
-    #[must_use]
-    pub fn within(&self) -> Option<Lifetime> {
-        self.client.limit()
     }
 
     /// Returns the client's number on its node. The audit log names the client by it.
@@ -308,42 +305,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.number
     }
 
-    /// Returns the time on the session's clock, on which its leases are measured.
-    #[must_use]
-    pub fn now(&self) -> Moment {
-        self.clock.now()
-    }
-
-    /// Returns the session's clock.
-    #[must_use]
-    pub fn clock(&self) -> &C {
-        &self.clock
-    }
-
     /// The list of the session's dropped permissions. Each session has a list of its own.
     pub(crate) fn dropped(&self) -> Dropped {
         Arc::clone(&self.dropped)
-    }
-
-    /// Returns the client library underneath, for operations that do not wait and for batches. [`Session::wait`] and
-    /// [`Session::wait_call`] wait for the outcomes of its operations and calls.
-    pub fn client(&mut self) -> &mut Client<E> {
-        &mut self.client
-    }
-
-    /// Returns the arena: the memory of all buffers, and of the session's own messages and words. A device's driver
-    /// that is to copy from and to buffers registers all of it.
-    #[must_use]
-    pub fn arena(&self) -> &E::Memory {
-        self.client.arena()
-    }
-
-    /// Takes a buffer from the arena, for operations that do not wait.
-    ///
-    /// # Errors
-    /// [`Error::ArenaFull`].
-    pub fn buffer(&self, length: u32) -> Result<Buffer<E::Memory>, Error> {
-        self.client.buffer(length)
     }
 
     /// Allocates memory and returns a permission over it.
@@ -469,38 +433,6 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.call(ControlRequest::Keep { object: object.into(), keep }).map(|_| ())
     }
 
-    /// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. Returns the word's previous value.
-    ///
-    /// # Errors
-    /// As [`Session::read`]. The word is unchanged then.
-    pub fn compare_and_swap(
-        &mut self,
-        permission: &BarePermission,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, Error> {
-        self.atomic(Access::compare_and_swap(permission, offset, compare, swap))
-    }
-
-    /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns the word's previous value.
-    ///
-    /// # Errors
-    /// As [`Session::compare_and_swap`].
-    pub fn fetch_and_add(
-        &mut self,
-        permission: &BarePermission,
-        offset: u64,
-        add: u64,
-    ) -> Result<u64, Error> {
-        self.atomic(Access::fetch_and_add(permission, offset, add))
-    }
-
-    fn atomic(&mut self, access: Access<&BarePermission, E::Memory>) -> Result<u64, Error> {
-        let operation = self.begin(access).map_err(|refused| refused.error)?;
-        self.wait(operation)?.result
-    }
-
     /// Takes the permissions that were dropped and are not revoked yet. The next [`Session::allocate`] or
     /// [`Session::acquire`] would have revoked them, so the caller must revoke them instead.
     #[must_use = "a permission that nobody revokes lives until its deadline"]
@@ -523,125 +455,5 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             }
         }
         Ok(())
-    }
-
-    /// Begins an access, and waits while the queue is full.
-    fn begin<P: AsRef<BarePermission>>(
-        &mut self,
-        mut access: Access<P, E::Memory>,
-    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
-        self.waiter.begin();
-        loop {
-            // Each attempt reads the clock again: an attempt that had to wait may come too late.
-            match self.client.access(self.clock.now(), access) {
-                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => access = ask,
-                begun => return begun,
-            }
-            if let Err(error) = self.wait_a_round(WAIT_FOR_ROOM) {
-                return Err(NotBegun { ask: access, error });
-            }
-        }
-    }
-
-    /// Begins a request, waits while the queue is full, and waits for its answer.
-    fn call(&mut self, mut request: ControlRequest) -> Result<Answer, Error> {
-        self.waiter.begin();
-        loop {
-            match self.client.call(self.clock.now(), request) {
-                Ok(call) => return self.wait_call(call),
-                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => request = *ask,
-                Err(refused) => return Err(refused.error),
-            }
-            self.wait_a_round(WAIT_FOR_ROOM)?;
-        }
-    }
-
-    /// Does one round of a wait that ends if no operation or call has ended for longer than the session's limit.
-    ///
-    /// # Errors
-    /// The session is over, or [`Error::TimedOut`] with the name of the wait.
-    #[inline]
-    fn wait_a_round(&mut self, what: &'static str) -> Result<(), Error> {
-        let Self { client, clock, waiter, .. } = self;
-        if let Some(error) = client.over() {
-            return Err(error);
-        }
-        if waiter.is_quiet_for_too_long()
-            && let Some(within) = client.limit()
-        {
-            return Err(Error::TimedOut { what, effect: Effect::Nothing, within });
-        }
-        waiter.round(client, clock, Moment(u64::MAX));
-        Ok(())
-    }
-
-    /// Waits for an operation's outcome.
-    ///
-    /// # Errors
-    /// The node is gone. An error of the operation itself is in the outcome, also [`Error::TimedOut`].
-    #[inline]
-    pub fn wait(&mut self, operation: Operation) -> Result<Outcome<E::Memory>, Error> {
-        // No limit is needed here: the client ends the operation within the session's limit.
-        self.wait_until_by(Moment(u64::MAX), |client| client.take(operation))
-    }
-
-    /// Waits for a call's answer.
-    ///
-    /// # Errors
-    /// The node refuses, has not answered within the session's limit ([`Error::TimedOut`]), or is gone.
-    pub fn wait_call(&mut self, call: Call) -> Result<Answer, Error> {
-        // No limit is needed here: the client ends the call within the session's limit plus the time that the request
-        // may wait at the node.
-        self.wait_until_by(Moment(u64::MAX), |client| client.take_call(call))?
-    }
-
-    /// Polls until `done` returns a value: spins, then yields, then sleeps. Notices when the node is gone.
-    ///
-    /// # Errors
-    /// `done` has returned nothing, and the node is gone, or no operation or call of the session has ended within its
-    /// limit ([`Error::TimedOut`]; [`SessionOptions::within`]).
-    #[inline]
-    pub fn wait_until<T>(&mut self, mut done: impl FnMut(&mut Client<E>) -> Option<T>) -> Result<T, Error> {
-        self.waiter.begin();
-        loop {
-            if let Some(result) = done(&mut self.client) {
-                return Ok(result);
-            }
-            self.wait_a_round("a wait for the session")?;
-        }
-    }
-
-    /// Polls until `done` returns a value, however long that takes. `done` is also called at `by`, on the session's
-    /// clock, if nothing has happened until then; after `by` the times of its calls depend on the session's events.
-    /// Otherwise like [`Session::wait_until`].
-    ///
-    /// # Errors
-    /// The session is over.
-    pub fn wait_until_by<T>(
-        &mut self,
-        by: Moment,
-        mut done: impl FnMut(&mut Client<E>) -> Option<T>,
-    ) -> Result<T, Error> {
-        self.waiter.begin();
-        loop {
-            if let Some(result) = done(&mut self.client) {
-                return Ok(result);
-            }
-            if let Some(error) = self.client.over() {
-                return Err(error);
-            }
-            self.waiter.round(&mut self.client, &self.clock, by);
-        }
-    }
-
-    /// Checks whether the node is gone, and ends the session if it is. A long wait checks this itself; a caller that
-    /// polls must call this from time to time.
-    pub fn look_for_node(&mut self) {
-        look_for_node(&mut self.client);
-    }
-
-    /// Handles new completions, without waiting. Returns how many operations and calls have ended.
-    pub fn poll(&mut self) -> usize {
-        self.waiter.poll(&mut self.client, &self.clock)
     }
 }

@@ -2,11 +2,10 @@
 
 use super::Session;
 use crate::Clock;
-use portcullis_client::{Answer, ControlRequest, Error, NotBegun, Permission as Bare};
+use portcullis_client::{Answer, ControlRequest, Error, Permission as Bare};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::VerbsEndpoint;
 use portcullis_protocol::ChunkTerms;
-use std::collections::VecDeque;
 use std::ops::Deref;
 
 /// A chunk of the node's memory, which the session holds until it frees the chunk or ends.
@@ -140,47 +139,5 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             });
             NotAllFreed { left: chunks.collect(), error }
         })
-    }
-
-    /// Begins requests to workers for as long as there is room, and hands each answer to `take`. When this returns, no
-    /// request is under way. After the first error it begins no other request, and returns the next one with the error.
-    fn call_all_workers(
-        &mut self,
-        requests: &mut impl Iterator<Item = ControlRequest>,
-        mut take: impl FnMut(Answer),
-    ) -> Result<(), (Option<Box<ControlRequest>>, Error)> {
-        let (mut under_way, mut done) = (VecDeque::new(), Ok(()));
-        let mut next = requests.next().map(Box::new);
-        self.waiter.begin();
-        loop {
-            // A worker answers in the order of the requests.
-            while let Some(answer) = under_way.front().and_then(|&call| self.client.take_call(call)) {
-                under_way.pop_front();
-                done = done.and(answer.map(&mut take));
-            }
-            while done.is_ok()
-                && let Some(request) = next.take()
-            {
-                match self.client.call(self.clock.now(), *request) {
-                    Ok(call) => {
-                        under_way.push_back(call);
-                        next = requests.next().map(Box::new);
-                    }
-                    Err(NotBegun { ask, error }) => {
-                        next = Some(ask);
-                        if !matches!(error, Error::QueueFull { .. }) {
-                            done = Err(error);
-                        }
-                        break;
-                    }
-                }
-            }
-            if under_way.is_empty() && (next.is_none() || done.is_err()) {
-                return done.map_err(|error| (next, error));
-            }
-            if let Err(error) = self.wait_a_round("a wait for the session") {
-                return Err((next, done.err().unwrap_or(error)));
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::{Clock, Permission};
-use portcullis_client::{Acquire, Answer, ControlRequest, Error, NotBegun};
+use portcullis_client::{Acquire, ControlRequest, Error};
 use portcullis_nic::VerbsEndpoint;
 
 impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
@@ -26,46 +26,5 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         let held = permissions.into_iter().filter_map(Permission::into_bare);
         self.call_all(held.map(|permission| ControlRequest::Revoke { permission, free: false }))?;
         Ok(())
-    }
-
-    /// Begins requests in batches, and waits for all answers.
-    fn call_all(
-        &mut self,
-        mut requests: impl Iterator<Item = ControlRequest>,
-    ) -> Result<Vec<Result<Answer, Error>>, Error> {
-        let (mut answers, mut next) = (Vec::new(), requests.next());
-        loop {
-            let mut begun = Vec::new();
-            let mut batch = self.client.batch();
-            while let Some(request) = next.take() {
-                match batch.call(self.clock.now(), request) {
-                    Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
-                        next = Some(*ask);
-                        break;
-                    }
-                    call => {
-                        begun.push(call);
-                        next = requests.next();
-                    }
-                }
-            }
-            batch.post();
-            if begun.is_empty() && next.is_some() {
-                // Calls that the caller began before fill the queue. There is room when one of them ends.
-                self.wait_until(|client| (client.room_for_calls() > 0).then_some(()))?;
-            }
-            for call in begun {
-                answers.push(match call {
-                    Ok(call) => self.wait_call(call),
-                    Err(refused) => Err(refused.error),
-                });
-            }
-            if let Some(error) = self.client.over() {
-                return Err(error);
-            }
-            if next.is_none() {
-                return Ok(answers);
-            }
-        }
     }
 }

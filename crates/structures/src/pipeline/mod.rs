@@ -110,9 +110,11 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     }
 
     /// Carries an operation out for as long as it makes progress. If it neither ends nor notes a step
-    /// ([`Pipeline::note_step`]) for the limit of the session ([`Session::within`]), it ends with [`Error::TimedOut`]
-    /// and is given up at the step that it has reached. Without a limit it may take any time. The operations of tables
-    /// and queues have this limit by themselves.
+    /// ([`Pipeline::note_step`]) for the limit of the session ([`WaitingClient::within`]), it ends with
+    /// [`Error::TimedOut`] and is given up at the step that it has reached. Without a limit it may take any time. The
+    /// operations of tables and queues have this limit by themselves.
+    ///
+    /// [`WaitingClient::within`]: portcullis::WaitingClient::within
     ///
     /// `what` and `effect` become part of the error.
     ///

@@ -1,18 +1,18 @@
-//! Transfers between a session and a node: with a copy, in place, and scattered over several parts.
+//! Accesses that wait: transfers with a copy, in place, and scattered over several parts; and atomics.
 
-use super::Session;
+use super::WaitingClient;
 use crate::Clock;
 use portcullis_client::{Access, Buffer, Error, Operation, Outcome, Permission};
 use portcullis_nic::{Memory, VerbsEndpoint};
 use portcullis_protocol::Rights;
 use std::collections::VecDeque;
 
-/// The most bytes that one operation of [`Session::read`] and [`Session::write`] moves.
+/// The most bytes that one operation of [`WaitingClient::read`] and [`WaitingClient::write`] moves.
 const PIECE_BYTES: usize = 256 << 10;
 /// The most pieces of one call that are under way at once.
 const PIECES_MAX: usize = 4;
 
-impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
+impl<E: VerbsEndpoint, C: Clock> WaitingClient<E, C> {
     /// Reads bytes of the permission's memory into `into`, starting at `offset`.
     ///
     /// # Errors
@@ -23,9 +23,9 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.in_pieces(
             offset,
             into.chunks_mut(PIECE_BYTES),
-            |session, at, piece| {
-                let buffer = session.client.buffer(length_of(piece.len()))?;
-                session.begin(Access::read(permission, at, buffer)).map_err(|refused| refused.error)
+            |client, at, piece| {
+                let buffer = client.buffer(length_of(piece.len()))?;
+                client.begin(Access::read(permission, at, buffer)).map_err(|refused| refused.error)
             },
             |buffer, piece| buffer.read(0, piece),
         )
@@ -41,10 +41,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         self.in_pieces(
             offset,
             bytes.chunks(PIECE_BYTES),
-            |session, at, piece| {
-                let mut buffer = session.client.buffer(length_of(piece.len()))?;
+            |client, at, piece| {
+                let mut buffer = client.buffer(length_of(piece.len()))?;
                 buffer.write(0, piece);
-                session.begin(Access::write(permission, at, buffer)).map_err(|refused| refused.error)
+                client.begin(Access::write(permission, at, buffer)).map_err(|refused| refused.error)
             },
             |_, _| (),
         )
@@ -100,53 +100,33 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// [`Buffer::bytes`].
     ///
     /// # Errors
-    /// As [`Session::read`]. The buffer goes back to the arena.
+    /// As [`WaitingClient::read`]. The buffer goes back to the arena.
     pub fn read_buffer(
         &mut self,
         permission: &Permission,
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Buffer<E::Memory>, Error> {
-        buffer_of(self.try_read_buffer(permission, offset, buffer))
-    }
-
-    /// Reads like [`Session::read_buffer`], but returns the buffer even if the read fails. The outcome has no buffer
-    /// only if the session was lost, or the read was given up: the NIC may still write to the buffer.
-    pub fn try_read_buffer(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<E::Memory>,
-    ) -> Outcome<E::Memory> {
-        self.outcome_of(Access::read(permission, offset, buffer))
+        buffer_of(self.complete(Access::read(permission, offset, buffer)))
     }
 
     /// Writes the bytes of `buffer`, starting at `offset`, without a copy. The caller fills the buffer in place with
     /// [`Buffer::bytes_mut`] before. Returns the buffer.
     ///
     /// # Errors
-    /// As [`Session::write`]. The buffer goes back to the arena.
+    /// As [`WaitingClient::write`]. The buffer goes back to the arena.
     pub fn write_buffer(
         &mut self,
         permission: &Permission,
         offset: u64,
         buffer: Buffer<E::Memory>,
     ) -> Result<Buffer<E::Memory>, Error> {
-        buffer_of(self.try_write_buffer(permission, offset, buffer))
+        buffer_of(self.complete(Access::write(permission, offset, buffer)))
     }
 
-    /// Writes like [`Session::write_buffer`], but returns the buffer even if the write fails. The outcome has no buffer
-    /// only if the session was lost, or the write was given up: the NIC may still read the buffer.
-    pub fn try_write_buffer(
-        &mut self,
-        permission: &Permission,
-        offset: u64,
-        buffer: Buffer<E::Memory>,
-    ) -> Outcome<E::Memory> {
-        self.outcome_of(Access::write(permission, offset, buffer))
-    }
-
-    fn outcome_of(&mut self, access: Access<&Permission, E::Memory>) -> Outcome<E::Memory> {
+    /// Makes one access, and returns its buffer even if it fails. The outcome has no buffer only if the access needs
+    /// none, the session was lost, or the access was given up: the NIC may still read or write the buffer.
+    pub fn complete<P: AsRef<Permission>>(&mut self, access: Access<P, E::Memory>) -> Outcome<E::Memory> {
         match self.begin(access).map(|operation| self.wait(operation)) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => Outcome { buffer: None, result: Err(error) },
@@ -154,11 +134,33 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
         }
     }
 
+    /// Writes `swap` to the 8-byte word at `offset` if the word equals `compare`. Returns the word's previous value.
+    ///
+    /// # Errors
+    /// As [`WaitingClient::read`]. The word is unchanged then.
+    pub fn compare_and_swap(
+        &mut self,
+        permission: &Permission,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Error> {
+        self.complete(Access::compare_and_swap(permission, offset, compare, swap)).result
+    }
+
+    /// Adds `add` to the 8-byte word at `offset`, wrapping. Returns the word's previous value.
+    ///
+    /// # Errors
+    /// As [`WaitingClient::compare_and_swap`].
+    pub fn fetch_and_add(&mut self, permission: &Permission, offset: u64, add: u64) -> Result<u64, Error> {
+        self.complete(Access::fetch_and_add(permission, offset, add)).result
+    }
+
     /// Reads bytes, starting at `offset`, into the parts of `into` in order (scatter). Parts that fit into one transfer
     /// share it.
     ///
     /// # Errors
-    /// As [`Session::read`].
+    /// As [`WaitingClient::read`].
     pub fn read_vectored(
         &mut self,
         permission: &Permission,
@@ -171,7 +173,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             match &mut into[run] {
                 [alone] => self.read(permission, at, alone)?,
                 parts => {
-                    let buffer = self.client.buffer(length_of(length))?;
+                    let buffer = self.buffer(length_of(length))?;
                     let buffer = self.read_buffer(permission, at, buffer)?;
                     let mut from = 0;
                     for part in parts {
@@ -188,7 +190,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Writes the parts of `from` in order, starting at `offset` (gather). Parts that fit into one transfer share it.
     ///
     /// # Errors
-    /// As [`Session::write`].
+    /// As [`WaitingClient::write`].
     pub fn write_vectored(
         &mut self,
         permission: &Permission,
@@ -201,7 +203,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
             match &from[run] {
                 [alone] => self.write(permission, at, alone)?,
                 parts => {
-                    let mut buffer = self.client.buffer(length_of(length))?;
+                    let mut buffer = self.buffer(length_of(length))?;
                     let mut to = 0;
                     for part in parts {
                         buffer.write(to, part);

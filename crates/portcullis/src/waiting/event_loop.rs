@@ -1,13 +1,13 @@
 //! A session in a program with its own event loop: the program waits on the session's descriptor.
 
-use super::Session;
+use super::WaitingClient;
 use super::waiter::look_for_node;
 use crate::Clock;
 use portcullis_nic::{Pollable, VerbsEndpoint};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-impl<E: VerbsEndpoint + Pollable, C: Clock> Session<E, C> {
+impl<E: VerbsEndpoint + Pollable, C: Clock> WaitingClient<E, C> {
     /// Prepares the session's descriptor: from now on it becomes readable when a completion arrives or the node ends.
     /// Returns how long the event loop may wait for the descriptor before it calls [`poll`](Self::poll).
     /// [`Duration::ZERO`]: a completion has already arrived, or the node is gone. [`Duration::MAX`]: no work falls due
