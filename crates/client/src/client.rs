@@ -3,14 +3,14 @@
 use crate::carrier::Posting;
 use crate::chunk_workers::{ChunkWorkers, Worker};
 use crate::control::{Arrived, Control, Purpose};
-use crate::data_path::DataPath;
+use crate::data_path::{DataPath, UncheckedAccess};
 use crate::operations::WORD_BYTES;
 use crate::permission::Mark;
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::{
     Access, Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun, Operation,
-    Outcome, Permission, Unchecked,
+    Outcome, Permission,
 };
 use portcullis_nic::{Completion, EndpointQueue, Memory, Pollable, VerbsEndpoint};
 use portcullis_planted::planted;
@@ -115,10 +115,10 @@ impl<E: VerbsEndpoint> Client<E> {
     /// with such a credential, or the error that ended the session.
     pub fn dangerous_access(
         &mut self,
-        access: Access<Unchecked, E::Memory>,
-    ) -> Result<Operation, NotBegun<Access<Unchecked, E::Memory>>> {
+        access: UncheckedAccess<E>,
+    ) -> Result<Operation, NotBegun<Box<UncheckedAccess<E>>>> {
         match self.over {
-            Some(error) => Err(NotBegun { ask: access, error }),
+            Some(error) => Err(NotBegun { ask: Box::new(access), error }),
             None => self.data.begin_unchecked(access),
         }
     }

@@ -14,6 +14,9 @@ use portcullis_nic::{Endpoint, Memory, Status, VerbsEndpoint};
 use portcullis_protocol::{Moment, RemoteAddress};
 use std::sync::Arc;
 
+/// An access that the client does not check.
+pub(crate) type UncheckedAccess<E> = Access<Unchecked, <E as Endpoint>::Memory>;
+
 /// The buffer that comes with an operation, if one does.
 pub(crate) type MaybeBuffer<E> = Option<Buffer<<E as Endpoint>::Memory>>;
 
@@ -79,8 +82,8 @@ impl<E: VerbsEndpoint> DataPath<E> {
     /// As [`Client::dangerous_access`](crate::Client::dangerous_access). Nothing was begun.
     pub(crate) fn begin_unchecked(
         &mut self,
-        access: Access<Unchecked, E::Memory>,
-    ) -> Result<Operation, NotBegun<Access<Unchecked, E::Memory>>> {
+        access: UncheckedAccess<E>,
+    ) -> Result<Operation, NotBegun<Box<UncheckedAccess<E>>>> {
         let Access { permission, offset, action, buffer } = access;
         let Unchecked { address, credential } = permission;
         let begun = if self.routes.can_carry(&credential) {
@@ -90,8 +93,10 @@ impl<E: VerbsEndpoint> DataPath<E> {
         } else {
             Err((buffer, Error::LocalFault(Status::LocalQpOperationError)))
         };
-        begun
-            .map_err(|(buffer, error)| NotBegun { ask: Access { permission, offset, action, buffer }, error })
+        begun.map_err(|(buffer, error)| NotBegun {
+            ask: Box::new(Access { permission, offset, action, buffer }),
+            error,
+        })
     }
 
     /// Gives a checked access a slot and hands it to its carrier.

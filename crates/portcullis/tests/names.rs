@@ -53,7 +53,7 @@ fn finished(client: &mut Client<SessionEndpoint>, operation: Operation) -> Optio
     client.take(operation)
 }
 
-fn refused<M: Memory>(refused: NotBegun<Access<Unchecked, M>>) -> (Option<Buffer<M>>, Error) {
+fn refused<M: Memory>(refused: NotBegun<Box<Access<Unchecked, M>>>) -> (Option<Buffer<M>>, Error) {
     (refused.ask.into_buffer(), refused.error)
 }
 
