@@ -17,6 +17,8 @@ pub enum Mistake {
     LastPieceNotAwaited,
     /// A transfer is refused while copy units still move its first pieces.
     RefusedWhilePiecesMove,
+    /// A chain goes on behind an invalidation while copy units still move bytes of accesses that it has ended.
+    ChainGoesOnWhilePiecesMove,
     /// A window is bound again under its old key.
     KeyNotAdvanced,
     /// Memory is reused before its window is known to be unbound.

@@ -1,8 +1,13 @@
 //! Tests of the software NIC's copy units: a transfer completes when its bytes are there, and what ends an access completes
 //! when no byte of such an access still moves.
 //!
-//! Most tests move the pieces by hand, so that each order of events is chosen and not awaited. The conformance suite runs
-//! with units on threads.
+//! Most tests move the pieces by hand, so that each order of events is chosen and not awaited. The conformance suite, and
+//! a test with many withdrawals, run with units on threads.
+
+mod chains;
+mod ends;
+mod load;
+mod on_threads;
 
 use portcullis_memory::{Mapping, Memory};
 use portcullis_nic::{
@@ -13,6 +18,7 @@ use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::copy_units::{PIECES_MAX, PieceSizes, Pieces, UnitRunner};
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const UNITS: usize = 2;
 const PIECE: u32 = 64;
@@ -37,6 +43,22 @@ impl UnitRunner for ByHand {
             let _ = queue.move_next();
         }
     }
+}
+
+/// Units that sleep until they are woken, and do nothing then.
+#[derive(Debug, Default)]
+struct Sleepers([AtomicBool; UNITS]);
+
+impl UnitRunner for Sleepers {
+    fn wake(&self, unit: usize) {
+        self.0[unit].store(true, Ordering::Relaxed);
+    }
+
+    fn sleeps(&self, unit: usize) -> bool {
+        !self.0[unit].load(Ordering::Relaxed)
+    }
+
+    fn wait(&self) {}
 }
 
 /// A node's end with a window over its memory, and a client's end.
@@ -71,9 +93,13 @@ fn connected(nic: &mut SoftNic, pd: PdId, cq: CqId) -> [QpId; 2] {
 
 impl Rig {
     fn new() -> Self {
+        Self::with(|queues| Arc::new(ByHand(queues)))
+    }
+
+    fn with(runner: impl FnOnce(Queues) -> Arc<dyn UnitRunner>) -> Self {
         let queues: Queues = (0..UNITS).map(|_| Arc::default()).collect();
         let mut nic = SoftNic::new();
-        nic.core().set_copy_units(queues.clone(), Arc::new(ByHand(queues.clone())), SIZES);
+        nic.core().set_copy_units(queues.clone(), runner(queues.clone()), SIZES);
         let pd = nic.allocate_pd().expect("a domain");
         let cq = nic.create_cq(256).expect("a queue");
         let [node_memory, client_memory] = [(); 2].map(|()| nic.allocate_memory(BYTES).expect("memory"));
@@ -282,6 +308,29 @@ fn an_invalidation_does_not_wait_for_pieces_posted_after_it() {
 }
 
 #[test]
+fn a_unit_is_woken_only_when_those_that_are_awake_have_no_room() {
+    let sleepers = Arc::new(Sleepers::default());
+    let mut rig = Rig::with(|_| sleepers.clone());
+    let posted = |rig: &Rig| rig.queues.iter().map(|queue| queue.posted()).collect::<Vec<_>>();
+    for id in 1..20 {
+        rig.write(id, 0, 2 * PIECE);
+        assert_eq!(rig.finish(), [(id, Status::Success)]);
+        assert_eq!(posted(&rig), [2 * id, 0]);
+    }
+    assert!(sleepers.sleeps(1));
+    let most = u32::try_from(PIECES_MAX).expect("few");
+    rig.write(20, 0, (most + 1) * PIECE);
+    assert_eq!(rig.turn(), []);
+    assert_eq!(posted(&rig), [2 * 19 + u64::from(most), 1]);
+    assert!(!sleepers.sleeps(1));
+    // Both are awake, and share.
+    assert_eq!(rig.finish(), [(20, Status::Success)]);
+    rig.write(21, 0, 4 * PIECE);
+    assert_eq!(rig.turn(), []);
+    assert_eq!(posted(&rig), [2 * 19 + u64::from(most) + 2, 3]);
+}
+
+#[test]
 fn a_held_completion_frees_its_place_in_the_queue() {
     let mut rig = Rig::new();
     rig.write(1, 0, 256);
@@ -330,27 +379,6 @@ fn clients_share_the_units_however_many_queue_pairs_each_uses() {
     // With half of the moves, the transfer takes as many rounds as it has pieces; with a quarter, twice as many.
     let pieces = (TRANSFER / PIECE) as usize;
     assert!(rounds <= pieces * 3 / 2, "{rounds} rounds for {pieces} pieces");
-}
-
-#[test]
-fn what_has_no_completion_waits_itself() {
-    let ends: [fn(&mut Rig); 4] = [
-        |rig| {
-            rig.nic
-                .modify_qp(rig.node, QpChange::Access { access: Access::REMOTE_READ })
-                .expect("fewer rights")
-        },
-        |rig| rig.nic.modify_qp(rig.node, QpChange::Error).expect("ERR"),
-        |rig| rig.nic.modify_qp(rig.client, QpChange::Reset).expect("RESET"),
-        |rig| rig.nic.deallocate_window(rig.window.id).expect("it is freed"),
-    ];
-    for end in ends {
-        let mut rig = Rig::new();
-        rig.write(1, 0, 4096);
-        assert_eq!(rig.turn(), []);
-        end(&mut rig);
-        assert!(!rig.queues.iter().any(|queue| queue.is_waiting()));
-    }
 }
 
 #[test]
@@ -443,40 +471,4 @@ proptest! {
             }
         }
     }
-}
-
-mod on_threads {
-    //! The conformance suite with units on two threads, and pieces of a few bytes, so that nearly each transfer has many.
-
-    use super::{Arc, Mapping, PieceSizes, Pieces, SoftNic, UnitRunner};
-
-    #[derive(Debug)]
-    struct Threads;
-
-    impl UnitRunner for Threads {
-        fn wake(&self, _: usize) {}
-
-        fn wait(&self) {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Makes a NIC with two units. Each thread ends when the NIC is dropped.
-    fn nic() -> SoftNic {
-        let queues: Vec<Arc<Pieces<Mapping>>> = (0..2).map(|_| Arc::default()).collect();
-        for queue in queues.iter().map(Arc::clone) {
-            std::thread::spawn(move || {
-                while Arc::strong_count(&queue) > 1 {
-                    if queue.move_next().is_none() {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-        }
-        let mut nic = SoftNic::self_driven();
-        nic.core().set_copy_units(queues, Arc::new(Threads), PieceSizes { transfer_min: 9, piece_max: 5 });
-        nic
-    }
-
-    portcullis_conformance::conformance_tests!(nic());
 }

@@ -143,6 +143,11 @@ impl UnitRunner for Bells {
         }
     }
 
+    #[inline]
+    fn sleeps(&self, unit: usize) -> bool {
+        self.units[unit].0.sleeps.load(Ordering::Relaxed)
+    }
+
     fn wait(&self) {
         let has_ended = self.units.iter().any(|(unit, _)| unit.has_ended.load(Ordering::Relaxed));
         assert!(!has_ended, "a copy unit has ended, and its pieces never move");

@@ -4,15 +4,16 @@
 //! request begins when all pieces have been moved: the order of a queue pair's requests stays. Packets from the network and
 //! the requests of chains are never handed over.
 
-use super::copy_units::{CopyUnits, Piece, PieceSizes, Pieces, UnitLoad, UnitRunner};
+use super::copy_units::{CopyUnits, Mark, Piece, PieceSizes, Pieces, UnitLoad, UnitRunner};
 use super::keys::Target;
 use super::loopback::StepResult;
 use super::objects::Core;
 use super::queue_pair::{Current, Held, QueuePair};
-use super::schedule::REQUEST_WORK;
+use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Verb};
 use portcullis_memory::Bytes;
-use portcullis_nic::{ChainRole, LocalSpan, QpId, Status};
+use portcullis_nic::{ChainRole, LocalSpan, QpId, QpState, Status};
+use portcullis_planted::planted;
 use std::sync::Arc;
 
 /// The exchange of a transfer that is handed over: it only notes the responder's memory.
@@ -62,23 +63,25 @@ impl<M: Bytes> Core<M> {
         self.copy_units.as_ref().map_or_else(Vec::new, CopyUnits::loads)
     }
 
-    /// Notes which pieces have been moved.
+    /// Notes which pieces have been moved, and rings the queue pairs that waited for them. Returns whether others wait.
     #[inline]
-    pub(super) fn reap_pieces(&mut self) {
-        if self.copy_units.is_some() {
-            self.reap_pieces_of_units();
-        }
+    pub(super) fn reap_pieces(&mut self) -> bool {
+        self.copy_units.is_some() && self.reap_pieces_of_units()
     }
 
     #[inline(never)]
-    fn reap_pieces_of_units(&mut self) {
-        let Self { copy_units: Some(units), qps, cqs, .. } = self else { return };
+    fn reap_pieces_of_units(&mut self) -> bool {
+        let Self { copy_units: Some(units), qps, cqs, .. } = self else { return false };
         units.reap(|queue_pair| {
             let pair = qps.get_mut(queue_pair.0);
             let pair = pair.expect("a queue pair outlives its pieces, and is not lent while they move");
             pair.moving -= 1;
             cqs.get_mut(pair.send_cq).expect("a queue pair has its completion queues").moving -= 1;
         });
+        while let Some(queue_pair) = self.copy_units.as_mut().and_then(CopyUnits::pop_passed) {
+            self.ring(queue_pair);
+        }
+        self.copy_units.as_ref().is_some_and(CopyUnits::is_awaited)
     }
 
     /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.
@@ -86,7 +89,7 @@ impl<M: Bytes> Core<M> {
     pub(super) fn settle(&mut self) {
         if let Some(units) = &self.copy_units {
             units.settle();
-            self.reap_pieces();
+            let _ = self.reap_pieces();
         }
     }
 
@@ -107,7 +110,8 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
     ) -> Option<StepResult> {
         // Only the ends of accesses are executed behind a request whose completion is held.
-        if !pair.held.is_empty() && !current.ends_access() {
+        let goes_on = pair.role != ChainRole::default() && planted!(ChainGoesOnWhilePiecesMove);
+        if !pair.held.is_empty() && !current.ends_access(pair.role) && !goes_on {
             return Some(StepResult::Moving);
         }
         let (verb, local) = current.transfer()?;
@@ -131,6 +135,10 @@ impl<M: Bytes> Core<M> {
         if current.done == length {
             return if pair.moving == 0 { StepResult::Done } else { StepResult::Moving };
         }
+        let mut places = self.places(pair);
+        if places == 0 {
+            return StepResult::Moving;
+        }
         let here = match self.requester_end(pair.pd, verb, local) {
             Ok(here) => here,
             Err(status) => return StepResult::Local(status),
@@ -145,9 +153,7 @@ impl<M: Bytes> Core<M> {
         };
         let Some(units) = &mut self.copy_units else { unreachable!("there are copy units") };
         let Some(client) = self.cqs.get_mut(pair.send_cq) else { unreachable!("it has room") };
-        // All queue pairs of a client have their pieces from one share.
-        let share = units.share(self.schedule.turns(), &mut client.handed_over_in);
-        while current.done < length && client.moving < share && *work > 0 {
+        while current.done < length && places > 0 && *work > 0 {
             let part = (length - current.done).min(units.sizes.piece_max);
             let at = |end: Target| (self.memories[end.memory].clone(), end.offset + u64::from(current.done));
             let piece = || {
@@ -159,44 +165,110 @@ impl<M: Bytes> Core<M> {
                 break;
             }
             (client.moving, pair.moving) = (client.moving + 1, pair.moving + 1);
+            places -= 1;
             current.done += part;
             *work = work.saturating_sub(REQUEST_WORK);
         }
         StepResult::Moving
     }
 
+    /// Returns the number of pieces that the client of a queue pair with a transfer may post now. All queue pairs of a
+    /// client have their pieces from one share.
+    fn places(&mut self, pair: &QueuePair<M>) -> u32 {
+        let (Some(units), Some(client)) = (&mut self.copy_units, self.cqs.get_mut(pair.send_cq)) else {
+            return 0;
+        };
+        let share = units.share(self.schedule.turns(), &mut client.handed_over_in);
+        share.saturating_sub(client.moving)
+    }
+
     /// Holds the completion of a request that has ended accesses, if bytes of such accesses may still move. Returns
     /// whether it is held.
     #[inline]
-    pub(super) fn hold(&mut self, pair: &mut QueuePair<M>, current: &Current, ended_access: bool) -> bool {
-        self.copy_units.is_some() && self.hold_for_units(pair, current, ended_access)
+    pub(super) fn hold(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &Current,
+        ended_access: bool,
+    ) -> bool {
+        self.copy_units.is_some() && self.hold_for_units(id, pair, current, ended_access)
     }
 
     #[inline(never)]
-    fn hold_for_units(&mut self, pair: &mut QueuePair<M>, current: &Current, ended_access: bool) -> bool {
-        let mark = self.copy_units.as_ref().and_then(CopyUnits::mark);
-        let until = match (mark, pair.held.back()) {
+    fn hold_for_units(
+        &mut self,
+        id: QpId,
+        pair: &mut QueuePair<M>,
+        current: &Current,
+        ended_access: bool,
+    ) -> bool {
+        let Some(units) = &mut self.copy_units else { return false };
+        let last = pair.held.back().map(|held| held.until);
+        let until = match (units.mark(), last) {
             (Some(mark), _) if ended_access => mark,
             // Completions keep their order.
-            (_, Some(last)) => last.until,
+            (_, Some(last)) => last,
             _ => return false,
         };
+        if last != Some(until) && pair.polled.is_none() {
+            units.ring_after(until, id);
+        }
         // The request is taken off its queue right after this.
         let retired = pair.send.taken() + 1;
         pair.held.push_back(Held { request: *current, retired, until });
         true
     }
 
-    /// Completes the held requests whose wait is over, as far as there is room for their completions.
+    /// Completes the held requests of a queue pair whose wait is over. Returns whether the queue pair can do nothing
+    /// before units have moved bytes.
     #[inline(never)]
-    pub(super) fn release_held(&mut self, pair: &mut QueuePair<M>) {
+    pub(super) fn waits_for_units(&mut self, pair: &mut QueuePair<M>) -> bool {
+        self.release_held(pair);
+        if pair.moving == 0 {
+            return false;
+        }
+        let is_handed_over =
+            |current: &Current| current.transfer().is_some_and(|(_, local)| current.done == local.length);
+        pair.current.as_ref().is_some_and(is_handed_over)
+            || pair.state == QpState::Error
+            || self.places(pair) == 0
+    }
+
+    /// Completes the held requests whose wait is over, as far as there is room for their completions.
+    fn release_held(&mut self, pair: &mut QueuePair<M>) {
         while let Some(&Held { request, retired, until }) = pair.held.front() {
-            let has_passed = self.copy_units.as_ref().is_none_or(|units| units.has_passed(until));
-            if !has_passed || !self.has_completion_room(pair.send_cq) {
+            if !self.has_passed(until) || !self.has_completion_room(pair.send_cq) {
                 return;
             }
             pair.held.pop_front();
             self.succeed(pair, &request, retired);
+        }
+    }
+
+    /// Returns the outcome of a visit to a queue pair with held requests.
+    #[inline(never)]
+    pub(super) fn outcome_with_held(&self, pair: &QueuePair<M>, visit: Visit) -> Visit {
+        let waits = pair.held.front().is_some_and(|held| !self.has_passed(held.until));
+        match visit {
+            Visit::Again | Visit::Blocked => visit,
+            // The queue pair is rung when the moment passes.
+            Visit::Idle | Visit::Done | Visit::Moving if waits => Visit::Moving,
+            // There is no room for a completion, or the moment has passed since the beginning of the visit.
+            Visit::Idle | Visit::Done | Visit::Moving => Visit::Blocked,
+        }
+    }
+
+    fn has_passed(&self, mark: Mark) -> bool {
+        self.copy_units.as_ref().is_none_or(|units| units.has_passed(mark))
+    }
+
+    /// Waits until no piece of the peer of `pair` moves, since the queue pair is about to fail. Once its owner has the
+    /// failed completion, or finds it in ERR, nothing accesses memory through it any more.
+    pub(super) fn settle_peer(&mut self, pair: &QueuePair<M>) {
+        let peer = pair.peer.and_then(|peer| self.qps.get(peer.0));
+        if peer.is_some_and(|peer| peer.moving > 0) {
+            self.settle();
         }
     }
 }

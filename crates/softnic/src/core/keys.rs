@@ -260,12 +260,6 @@ impl KeyTable {
         bound.then(|| (entry.queue_pair, Rkey::new(window.0, entry.key)))
     }
 
-    /// Whether there is such a window, and it is bound.
-    pub fn is_bound(&self, window: WindowId) -> bool {
-        let entry = self.entries.get(window.0 as usize);
-        entry.is_some_and(|entry| entry.live && matches!(entry.kind, Kind::Window(_)))
-    }
-
     /// Whether a type-2 window is bound to `queue_pair`.
     pub fn bound_to(&self, queue_pair: QpId) -> bool {
         self.bound_two.get(queue_pair.0 as usize).is_some_and(|count| *count > 0)

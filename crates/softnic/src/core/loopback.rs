@@ -7,7 +7,7 @@ use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder};
 use portcullis_memory::{Bytes, LINE_BYTES};
-use portcullis_nic::{Operation, QpId, QpState, Status};
+use portcullis_nic::{ChainVerb, Operation, QpId, QpState, Status};
 use portcullis_planted::planted;
 use portcullis_protocol::Moment;
 
@@ -129,7 +129,7 @@ impl<M: Bytes> Core<M> {
                 }
                 StepResult::Moving => {
                     pair.current = Some(current);
-                    return Visit::Again;
+                    return Visit::Moving;
                 }
                 StepResult::Again => {
                     let moved = *work < before;
@@ -165,8 +165,9 @@ impl<M: Bytes> Core<M> {
         let moves = pair.moving > 0 && !planted!(RefusedWhilePiecesMove);
         if !pair.held.is_empty() || moves {
             pair.current = Some(current);
-            return Visit::Again;
+            return Visit::Moving;
         }
+        self.settle_peer(pair);
         pair.send.advance();
         self.fail(id, pair, &current, status, pair.send.taken());
         if is_refused
@@ -231,12 +232,15 @@ impl<M: Bytes> Core<M> {
         if let Some(Operation::Chain(verb)) = operation {
             return match self.execute_chain_verb(id, pair, verb) {
                 Ok(Progress::NotReady) => StepResult::Waiting,
+                Ok(_) if self.hold(id, pair, current, matches!(verb, ChainVerb::LocalInvalidate { .. })) => {
+                    StepResult::Held
+                }
                 Ok(_) => StepResult::Done,
                 Err(status) => StepResult::Local(status),
             };
         }
         match self.execute_here(id, pair.pd, operation) {
-            Ok(ended_access) if self.hold(pair, current, ended_access) => StepResult::Held,
+            Ok(ended_access) if self.hold(id, pair, current, ended_access) => StepResult::Held,
             Ok(_) => StepResult::Done,
             Err(status) => StepResult::Local(status),
         }

@@ -294,11 +294,9 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// The window is unknown.
     pub fn deallocate_window(&mut self, window: WindowId) -> Result<(), VerbsError> {
-        let is_bound = self.keys.is_bound(window);
         let pd = self.keys.deallocate(window)?;
-        if is_bound {
-            self.settle();
-        }
+        // The invalidation of a window that is not bound may still be held.
+        self.settle();
         self.leave_domain(pd);
         Ok(())
     }

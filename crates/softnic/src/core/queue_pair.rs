@@ -7,7 +7,9 @@ use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
 use super::verbs::Verb;
 use portcullis_memory::Bytes;
-use portcullis_nic::{Access, ChainRole, LocalSpan, Operation, PdId, QpChange, QpId, QpState, VerbsError};
+use portcullis_nic::{
+    Access, ChainRole, ChainVerb, LocalSpan, Operation, PdId, QpChange, QpId, QpState, VerbsError,
+};
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;
 
@@ -59,9 +61,17 @@ impl Current {
         decode_operation(&self.words)
     }
 
-    /// Whether the request is one that may end accesses: a binding or an invalidation of a window.
-    pub fn ends_access(&self) -> bool {
-        matches!(self.operation(), Some(Operation::BindWindow(_) | Operation::LocalInvalidate { .. }))
+    /// Whether the request is executed while a request before it is held: one that may end accesses, and allows none
+    /// that a client knows of before its own completion. A chain does not wait for completions, so its bindings hand
+    /// memory out at once: only its invalidations are executed.
+    pub fn ends_access(&self, role: ChainRole) -> bool {
+        match self.operation() {
+            Some(Operation::LocalInvalidate { .. } | Operation::Chain(ChainVerb::LocalInvalidate { .. })) => {
+                true
+            }
+            Some(Operation::BindWindow(_)) => role == ChainRole::default(),
+            _ => false,
+        }
     }
 
     /// Records that the peer is not ready to receive. Returns whether that has lasted longer than the retries.

@@ -193,13 +193,16 @@ pub(super) enum Visit {
     Done,
     /// The budget is used up.
     Again,
+    /// The queue pair waits for copy units: for pieces of its transfer, or for accesses that its held requests have
+    /// ended.
+    Moving,
     /// No progress was possible: the next request waits for its peer's receive, or for room for its completion.
     Blocked,
 }
 
 impl Visit {
     fn worked(self) -> bool {
-        matches!(self, Self::Done | Self::Again)
+        matches!(self, Self::Done | Self::Again | Self::Moving)
     }
 }
 
@@ -209,9 +212,10 @@ impl<M: Bytes> Core<M> {
     /// # Panics
     /// This function does not panic: any bytes that peers write are refused or flushed.
     pub fn turn(&mut self, now: Moment) -> bool {
-        let mut worked = false;
         self.look_after_wire(now);
-        self.reap_pieces();
+        // A queue pair with held requests is left alone until units have moved bytes, which the owner must not sleep
+        // through.
+        let mut worked = self.reap_pieces();
         self.schedule.begin_turn();
         self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {
@@ -244,7 +248,9 @@ impl<M: Bytes> Core<M> {
                 (pair.blocked, pair.scheduled, pair.polled) = (0, false, Some(Polling::Watched));
                 self.schedule.hot.push(Polled { qp, idle: 0 });
             }
-            (Visit::Again | Visit::Blocked, None) => {
+            // The queue pair is rung when no access that its requests have ended moves bytes.
+            (Visit::Moving, None) if !pair.held.is_empty() => (pair.blocked, pair.scheduled) = (0, false),
+            (Visit::Again | Visit::Blocked | Visit::Moving, None) => {
                 pair.blocked = 0;
                 self.schedule.push(qp, pair.role);
             }
@@ -338,7 +344,7 @@ impl<M: Bytes> Core<M> {
         for _ in 0..most.min(self.schedule.cold.len()) {
             let Some(qp) = self.schedule.cold.pop_front() else { break };
             match self.visit(qp, now) {
-                Visit::Again | Visit::Done => {
+                Visit::Again | Visit::Moving | Visit::Done => {
                     worked = true;
                     self.schedule.hot.push(Polled { qp, idle: 0 });
                 }

@@ -32,10 +32,11 @@ impl<M: Bytes> Core<M> {
             self.qps.give_back(id.0, pair);
             return Visit::Again;
         }
-        let mut work = allowed;
-        if !pair.held.is_empty() {
-            self.release_held(&mut pair);
+        if self.copy_units.is_some() && self.waits_for_units(&mut pair) {
+            self.qps.give_back(id.0, pair);
+            return Visit::Moving;
         }
+        let mut work = allowed;
         let visit = match pair.state {
             QpState::ReadyToSend => match pair.connection.take() {
                 None => self.serve(id, &mut pair, &mut work, now),
@@ -48,7 +49,7 @@ impl<M: Bytes> Core<M> {
             QpState::Error => self.flush(&mut pair, &mut work),
             _ => Visit::Idle,
         };
-        let visit = if pair.held.is_empty() { visit } else { Visit::Again };
+        let visit = if pair.held.is_empty() { visit } else { self.outcome_with_held(&pair, visit) };
         self.spend(&pair, allowed - work);
         self.qps.give_back(id.0, pair);
         visit
@@ -139,7 +140,7 @@ impl<M: Bytes> Core<M> {
     fn flush(&mut self, pair: &mut QueuePair<M>, work: &mut u32) -> Visit {
         // The owner uses the bytes of a flushed request again: none of them may be moved after its completion.
         if pair.moving > 0 || !pair.held.is_empty() {
-            return Visit::Again;
+            return Visit::Moving;
         }
         let mut flushed = false;
         for _ in 0..self.schedule.requests_max {

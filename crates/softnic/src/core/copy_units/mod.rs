@@ -43,6 +43,11 @@ pub trait UnitRunner: Debug + Send + Sync {
     /// Wakes the unit of this number if it sleeps, since a piece was posted for it.
     fn wake(&self, unit: usize);
 
+    /// Whether the unit of this number sleeps. The NIC hands pieces to units that are awake as long as these have room.
+    fn sleeps(&self, _unit: usize) -> bool {
+        false
+    }
+
     /// Passes a short time, or moves a piece, while the NIC waits for the units.
     fn wait(&self);
 }
@@ -92,8 +97,8 @@ pub(super) struct CopyUnits<M> {
     pub sizes: PieceSizes,
     /// Number of pieces that were posted to all units.
     posted: u64,
-    /// The unit that gets the next piece, if it has room.
-    next: usize,
+    /// Queue pairs that are rung when a moment has passed, earlier moments first.
+    awaiting: VecDeque<(Mark, QpId)>,
     /// The turn in which pieces were last posted, and the clients that have posted some so far, or wanted to.
     turn: u64,
     clients_so_far: u32,
@@ -124,7 +129,7 @@ impl<M: Bytes> CopyUnits<M> {
             runner,
             sizes,
             posted: 0,
-            next: 0,
+            awaiting: VecDeque::new(),
             turn: 0,
             clients_so_far: 0,
             clients: 0,
@@ -156,20 +161,47 @@ impl<M: Bytes> CopyUnits<M> {
     }
 
     /// Posts a piece of `length` bytes of a transfer of `queue_pair`. Returns whether a unit had room for it.
-    pub fn post(&mut self, queue_pair: QpId, length: u64, piece: impl Fn() -> Piece<M>) -> bool {
-        for _ in 0..self.units.len() {
-            let number = self.next;
-            self.next = (number + 1) % self.units.len();
-            let unit = &mut self.units[number];
-            if unit.pieces.post(&piece) {
-                unit.moving.push_back((queue_pair, self.posted));
-                unit.bytes += length;
-                self.posted += 1;
-                self.runner.wake(number);
-                return true;
-            }
-        }
-        false
+    pub fn post(&mut self, queue_pair: QpId, length: u64, piece: impl FnOnce() -> Piece<M>) -> bool {
+        let Some(number) = self.unit_for_piece() else { return false };
+        let unit = &mut self.units[number];
+        let is_posted = unit.pieces.post(piece);
+        assert!(is_posted, "a unit has moved no fewer pieces than is known");
+        unit.moving.push_back((queue_pair, self.posted));
+        unit.bytes += length;
+        self.posted += 1;
+        self.runner.wake(number);
+        true
+    }
+
+    /// Returns the unit that gets the next piece, if one has room: one that is awake and has the fewest pieces. A unit
+    /// with pieces is awake, or about to be. What the units have done since the last turn is left out: to look at it
+    /// costs a line of another processor's cache for each unit.
+    fn unit_for_piece(&self) -> Option<usize> {
+        let has_room = |&(_, unit): &(usize, &Unit<M>)| unit.moving.len() < PIECES_MAX;
+        let rank = |&(number, unit): &(usize, &Unit<M>)| {
+            let sleeps = unit.moving.is_empty() && self.runner.sleeps(number);
+            (sleeps, unit.moving.len())
+        };
+        let unit = self.units.iter().enumerate().filter(has_room).min_by_key(rank);
+        unit.map(|(number, _)| number)
+    }
+
+    /// Notes that a queue pair is to be rung when `mark` has passed.
+    pub fn ring_after(&mut self, mark: Mark, queue_pair: QpId) {
+        debug_assert!(self.awaiting.back().is_none_or(|&(last, _)| last.0 <= mark.0), "moments are in order");
+        self.awaiting.push_back((mark, queue_pair));
+    }
+
+    /// Returns a queue pair whose moment has passed: it is to be rung.
+    pub fn pop_passed(&mut self) -> Option<QpId> {
+        let &(_, queue_pair) = self.awaiting.front().filter(|&&(mark, _)| self.has_passed(mark))?;
+        self.awaiting.pop_front();
+        Some(queue_pair)
+    }
+
+    /// Whether a queue pair is to be rung.
+    pub fn is_awaited(&self) -> bool {
+        !self.awaiting.is_empty()
     }
 
     /// Calls `moved` with the queue pair of each piece that was moved since the last call.

@@ -39,10 +39,7 @@ impl<M: Bytes> Core<M> {
             ChainVerb::BindWindow { binding, queue_pair } => self.bind_for(id, pair, queue_pair, &binding),
             ChainVerb::LocalInvalidate { rkey, queue_pair } => {
                 let freed = self.keys.invalidate(pair.pd, queue_pair, rkey);
-                freed.map_err(|_| Status::LocalQpOperationError)?;
-                // The next request of the chain may hand the memory out again.
-                self.settle();
-                Ok(Progress::Done)
+                freed.map(|()| Progress::Done).map_err(|_| Status::LocalQpOperationError)
             }
         }
     }
