@@ -1,11 +1,15 @@
 //! Windows that a chain binds to a queue pair other than its own, and frees from it.
 
 use super::engine::{Engine, engine, require};
-use portcullis_examination::bench::{Bench, HELD, Pair, remote};
+use portcullis_examination::bench::{Bench, HELD, HELD_BYTES, HELD_OFFSET, Pair, at, remote};
 use portcullis_examination::check::{Check, Stop};
+use portcullis_examination::ensure;
 use portcullis_nic::{
     Access, ChainFeatures, ChainVerb, Nic, Operation, QpId, Rkey, Status, Window, WindowKind,
 };
+
+/// Number of ends of accesses while a write is under way.
+const ENDS: usize = 32;
 
 const READ: Access = Access::REMOTE_READ;
 const NEEDED: ChainFeatures = ChainFeatures::BIND_FOR_OTHERS;
@@ -120,4 +124,44 @@ pub(super) fn move_to_another_queue_pair_once_they_are_free<N: Nic>(bench: &mut 
     bench.succeed(second.client, new)?;
     bench.refused(second, old)?;
     bench.refused(first, new)
+}
+
+/// A chain writes memory right behind the end of a window over it: no byte of an access through the window arrives later.
+/// So a chain may hand memory out as soon as it has ended the accesses of its last holder.
+pub(super) fn have_ended_all_accesses_when_the_chain_goes_on<N: Nic>(bench: &mut Bench<N>) -> Check {
+    require(bench, NEEDED)?;
+    let engine = engine(bench)?;
+    let window = bench.window(WindowKind::Two)?;
+    let mut rkey = window.rkey;
+    let pair = bench.pair()?;
+    let length = u32::try_from(HELD_BYTES).unwrap_or(u32::MAX);
+    let written = bench.bytes().pool[at(0, length)].to_vec();
+    for _ in 0..ENDS {
+        let queue_pair = pair.owner.qp;
+        let binding = bench.binding(window.id, rkey.advanced(), Access::REMOTE_WRITE);
+        rkey = binding.rkey;
+        bench.succeed(engine.end, Operation::Chain(ChainVerb::BindWindow { binding, queue_pair }))?;
+        let write = bench.write(HELD, length, rkey);
+        let write = bench.request(write, true);
+        bench.post(pair.client, &[write])?;
+        // A device that works when it is polled begins with the write.
+        bench.nic.poll(pair.client.send_cq, 0, &mut Vec::new())?;
+        let free = Operation::Chain(ChainVerb::LocalInvalidate { rkey, queue_pair });
+        let next = Operation::Write { local: bench.pool(0, length), remote: remote(HELD, engine.pool.rkey) };
+        let requests = [bench.request(free, true), bench.request(next, true)];
+        bench.post(engine.end, &requests)?;
+        for completion in bench.completions(engine.end.send_cq, 2)? {
+            ensure!(completion.status == Status::Success, "the chain has failed: {completion:?}");
+        }
+        let shown = bench.bytes().pool[at(HELD_OFFSET, length)] == written;
+        ensure!(shown, "the chain goes on while an access that it has ended moves bytes");
+        // The write was carried out before, or refused.
+        let _ = bench.completions(pair.client.send_cq, 1)?;
+        ensure!(
+            bench.bytes().pool[at(HELD_OFFSET, length)] == written,
+            "a byte arrives after the end of its access"
+        );
+        bench.recover(pair)?;
+    }
+    Ok(())
 }

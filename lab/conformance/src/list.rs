@@ -247,6 +247,7 @@ macro_rules! for_each_promise {
                     end_for_the_named_queue_pair_only;
                     do_not_end_for_the_one_that_posts;
                     move_to_another_queue_pair_once_they_are_free;
+                    have_ended_all_accesses_when_the_chain_goes_on;
                 }
                 order {
                     executes_nothing_after_a_refused_request;
