@@ -349,11 +349,12 @@ impl Mistake {
     ];
 
     /// Mistakes of the copy units of the software NIC. The simulator's checkers find them.
-    pub const OF_COPY_UNITS: [Self; 4] = [
+    pub const OF_COPY_UNITS: [Self; 5] = [
         Self::ConfirmedWhilePiecesMove,
         Self::SleepingUnitNotAwaited,
         Self::LastPieceNotAwaited,
         Self::RefusedWhilePiecesMove,
+        Self::ChainGoesOnWhilePiecesMove,
     ];
 
     /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.

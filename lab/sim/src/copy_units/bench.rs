@@ -4,8 +4,9 @@ use super::CopyCounts;
 use crate::Dice;
 use portcullis_memory::{Mapping, Memory};
 use portcullis_nic::{
-    Access, Completion, CqId, LocalSpan, Nic, Operation, PdId, QpAttributes, QpChange, QpId, QpState, Region,
-    RemoteAddress, RemoteSpan, Rkey, Status, Window, WindowBinding, WindowKind, WorkRequest, connect_qp,
+    Access, ChainNic, ChainRole, ChainVerb, Completion, CqId, LocalSpan, Nic, Operation, PdId, QpAttributes,
+    QpChange, QpId, QpState, Region, RemoteAddress, RemoteSpan, Rkey, Status, Window, WindowBinding,
+    WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::copy_units::{PieceSizes, Pieces, UnitRunner};
@@ -51,6 +52,9 @@ struct UnderWay {
 struct Withdrawal {
     id: u64,
     has_waited: bool,
+    /// The count at which the chain that withdraws has gone on. `None`: the node itself withdraws, and gets a
+    /// completion.
+    goes_on_at: Option<u64>,
 }
 
 /// A client, with the node's end and its window.
@@ -63,6 +67,8 @@ struct Client {
     is_bound: bool,
     operation: Option<UnderWay>,
     withdrawal: Option<Withdrawal>,
+    /// Number of withdrawals by the chain.
+    by_chain: u64,
     /// The bytes that the checkers expect in the span, while no client may write it.
     span: Vec<u8>,
     /// The bytes that the checkers expect in the buffer, while no operation uses it.
@@ -79,6 +85,9 @@ pub(super) struct Bench {
     pd: PdId,
     spans: (Mapping, Region),
     buffers: (Mapping, Region),
+    /// The queue pair of a chain that withdraws, and the words that it adds to when it goes on.
+    chain: QpId,
+    went_on: (Mapping, Region),
     clients: Vec<Client>,
     counts: CopyCounts,
     next_id: u64,
@@ -90,6 +99,18 @@ pub(super) struct Bench {
 
 fn place(client: usize) -> u64 {
     client as u64 * u64::from(BYTES)
+}
+
+/// Makes a queue pair that posts requests of chains.
+fn make_chain(nic: &mut SoftNic, pd: PdId, cq: CqId) -> QpId {
+    let attributes = QpAttributes { send_cq: cq, receive_cq: cq, send_depth: DEPTH, receive_depth: 0 };
+    let role = ChainRole { privileged: true, ..ChainRole::default() };
+    let chain = nic.require_chains().and_then(|mut chains| chains.create_chain_qp(pd, attributes, role));
+    let chain = chain.expect("a queue pair");
+    let own = nic.qp_address(chain).expect("an address");
+    connect_qp(nic, chain, own).expect("each step");
+    nic.modify_qp(chain, QpChange::Access { access: Access::REMOTE }).expect("all rights");
+    chain
 }
 
 impl Bench {
@@ -110,6 +131,8 @@ impl Bench {
         };
         let spans = memory(Access::LOCAL_WRITE | Access::WINDOW_BIND);
         let buffers = memory(Access::LOCAL_WRITE);
+        let went_on = memory(Access::LOCAL_WRITE | Access::REMOTE);
+        let chain = make_chain(&mut nic, pd, cq);
         let rests = vec![0; queues.len()];
         let mut bench = Self {
             nic,
@@ -119,6 +142,8 @@ impl Bench {
             pd,
             spans,
             buffers,
+            chain,
+            went_on,
             clients: Vec::new(),
             counts: CopyCounts::default(),
             next_id: 0,
@@ -144,6 +169,7 @@ impl Bench {
             is_bound: false,
             operation: None,
             withdrawal: None,
+            by_chain: 0,
             span: none.clone(),
             buffer: none,
         });
@@ -247,6 +273,9 @@ impl Bench {
         if !client.is_bound || client.withdrawal.is_some() {
             return;
         }
+        if dice.per_mille(400) {
+            return self.withdraw_by_chain(number);
+        }
         if dice.per_mille(100) {
             // The queue pair ends, as that of a client that was barred.
             let (theirs, ours) = (client.theirs, client.ours);
@@ -261,7 +290,27 @@ impl Bench {
             self.reconnect(number);
         }
         let id = self.post(ours, Operation::LocalInvalidate { rkey: key });
-        self.clients[number].withdrawal = Some(Withdrawal { id, has_waited: false });
+        self.clients[number].withdrawal = Some(Withdrawal { id, has_waited: false, goes_on_at: None });
+    }
+
+    /// Ends a client's accesses by a chain, whose next request tells that the memory is free: as a chain that frees a
+    /// chunk does.
+    fn withdraw_by_chain(&mut self, number: usize) {
+        let Client { ours: queue_pair, key: rkey, by_chain, .. } = self.clients[number];
+        self.post(self.chain, Operation::Chain(ChainVerb::LocalInvalidate { rkey, queue_pair }));
+        let (at, region) = (place(number), self.went_on.1);
+        let local = LocalSpan { address: at + 8, length: 8, lkey: region.lkey };
+        let remote = RemoteSpan { address: RemoteAddress(at), rkey: region.rkey };
+        let id = self.post(self.chain, Operation::FetchAndAdd { local, remote, add: 1 });
+        let client = &mut self.clients[number];
+        client.by_chain = by_chain + 1;
+        client.withdrawal = Some(Withdrawal { id, has_waited: false, goes_on_at: Some(client.by_chain) });
+    }
+
+    /// Whether the chain that withdraws a client's accesses has gone on.
+    fn has_gone_on(&self, number: usize) -> bool {
+        let goes_on_at = self.clients[number].withdrawal.and_then(|withdrawal| withdrawal.goes_on_at);
+        goes_on_at.is_some_and(|count| self.went_on.0.load(place(number)) == count)
     }
 
     /// After the end of a queue pair, which has no completion, none of its pieces moves.
@@ -304,7 +353,12 @@ impl Bench {
             } else if let Some(number) = self.clients.iter().position(confirmed) {
                 self.end_withdrawal(number, status);
             } else if status != Status::Success {
-                self.wrong = Some(format!("a window is not bound: {status}"));
+                self.wrong = Some(format!("a window is not bound, or not by the chain: {status}"));
+            }
+        }
+        for number in 0..CLIENTS {
+            if self.has_gone_on(number) {
+                self.end_withdrawal(number, Status::Success);
             }
         }
         for client in &mut self.clients {
@@ -335,17 +389,19 @@ impl Bench {
     }
 
     fn end_withdrawal(&mut self, number: usize, status: Status) {
-        let Some(Withdrawal { has_waited, .. }) = self.clients[number].withdrawal.take() else { return };
+        let Some(withdrawal) = self.clients[number].withdrawal.take() else { return };
+        let Withdrawal { has_waited, goes_on_at, .. } = withdrawal;
         if status != Status::Success {
             // The node's queue pair was broken first by a refusal. The window is ended through it when it works again.
             self.reconnect(number);
             let Client { ours, key, .. } = self.clients[number];
             let id = self.post(ours, Operation::LocalInvalidate { rkey: key });
-            self.clients[number].withdrawal = Some(Withdrawal { id, has_waited });
+            self.clients[number].withdrawal = Some(Withdrawal { id, ..withdrawal });
             return;
         }
         self.counts.withdrawals += 1;
         self.counts.awaited += u64::from(has_waited);
+        self.counts.chains_awaited += u64::from(has_waited && goes_on_at.is_some());
         self.clients[number].is_bound = false;
         self.take_over(number);
     }

@@ -3,7 +3,8 @@
 //! The NIC is the real one, and so are its units' queues. A seed decides the sizes, the number of units, what clients do,
 //! when a unit moves a piece, and when it stands still. The checkers compare memory with what its present owner wrote:
 //!
-//! - After a confirmed withdrawal a span belongs to its next owner: no byte of an earlier access arrives in it.
+//! - After a confirmed withdrawal a span belongs to its next owner: no byte of an earlier access arrives in it. A withdrawal
+//!   by a chain is confirmed when the chain goes on.
 //! - After its completion, refused or not, a client's buffer is the client's: no byte of the operation arrives in it.
 //! - A read returns what the span held, and each operation ends.
 
@@ -23,6 +24,8 @@ pub struct CopyCounts {
     pub withdrawals: u64,
     /// Withdrawals that had to wait for a piece.
     pub awaited: u64,
+    /// Withdrawals by a chain that had to wait for a piece.
+    pub chains_awaited: u64,
 }
 
 /// The weights of the steps of a run, in the order of `Step`.

@@ -23,6 +23,8 @@ fn is_found(mistake: Mistake, checks: &[&str]) {
 }
 
 const IN_MEMORY: &str = "a byte arrives in memory after the confirmed withdrawal";
+/// The byte arrives while the next owner's own operation is under way.
+const IN_OPERATION: &str = "an operation has moved other bytes";
 const IN_BUFFER: &str = "a byte arrives in a buffer after the completion";
 const OF_QUEUE_PAIR: &str = "a piece moves after the end of its queue pair";
 
@@ -38,12 +40,17 @@ fn sleeping_unit_not_awaited() {
 
 #[test]
 fn last_piece_not_awaited() {
-    is_found(Mistake::LastPieceNotAwaited, &[IN_MEMORY, OF_QUEUE_PAIR]);
+    is_found(Mistake::LastPieceNotAwaited, &[IN_MEMORY, IN_OPERATION, OF_QUEUE_PAIR]);
 }
 
 #[test]
 fn refused_while_pieces_move() {
     is_found(Mistake::RefusedWhilePiecesMove, &[IN_BUFFER]);
+}
+
+#[test]
+fn chain_goes_on_while_pieces_move() {
+    is_found(Mistake::ChainGoesOnWhilePiecesMove, &[IN_MEMORY]);
 }
 
 #[test]
@@ -53,6 +60,7 @@ fn every_mistake_has_its_test() {
         Mistake::SleepingUnitNotAwaited,
         Mistake::LastPieceNotAwaited,
         Mistake::RefusedWhilePiecesMove,
+        Mistake::ChainGoesOnWhilePiecesMove,
     ];
     assert_eq!(tried, Mistake::OF_COPY_UNITS);
 }
