@@ -226,7 +226,9 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Executes a request that concerns only the requester's end.
+    /// Executes a request that concerns only the requester's end. It is not inlined, so that reads and writes keep their
+    /// registers.
+    #[inline(never)]
     fn step_here(&mut self, id: QpId, pair: &mut QueuePair<M>, current: &Current) -> StepResult {
         let operation = current.operation();
         if let Some(Operation::Chain(verb)) = operation {
