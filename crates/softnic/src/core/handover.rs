@@ -3,6 +3,9 @@
 //! A transfer of a queue pair is handed over piece by piece, each after a check of its key, and the queue pair's next
 //! request begins when all pieces have been moved: the order of a queue pair's requests stays. Packets from the network and
 //! the requests of chains are never handed over.
+//!
+//! A queue pair that is visited because it was rung is left alone while its requests are held, and is rung again. One that
+//! is visited without a ring waits at each visit, which then costs little.
 
 use super::copy_units::{CopyUnits, Mark, Piece, PieceSizes, Pieces, UnitLoad, UnitRunner};
 use super::keys::Target;

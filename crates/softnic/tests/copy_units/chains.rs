@@ -1,5 +1,5 @@
 //! Invalidations by chains: they take effect at once, and the chain goes on when no byte of an access that they have ended
-//! still moves. Nobody else waits.
+//! still moves. Other queue pairs do not wait.
 
 use super::{
     Access, BYTES, DEPTH, LocalSpan, Nic, Operation, QpId, Queues, RemoteAddress, RemoteSpan, Rig, Rkey,
