@@ -24,6 +24,8 @@ fn what_has_no_completion_waits_itself() {
     }
 }
 
+type Fail = fn(&mut Rig);
+
 /// A peer of a queue pair that fails: its write of many pieces is under way, into memory of the one that fails.
 fn with_peer_that_writes() -> Rig {
     let mut rig = Rig::new();
@@ -39,7 +41,7 @@ fn with_peer_that_writes() -> Rig {
 
 #[test]
 fn nothing_moves_through_a_queue_pair_that_has_failed() {
-    let fails: [(Status, fn(&mut Rig)); 2] = [
+    let fails: [(Status, Fail); 2] = [
         (Status::LocalProtectionError, |rig| {
             rig.client_region.lkey = portcullis_nic::Lkey(rig.key.0);
             rig.read(2, 0, 8);
