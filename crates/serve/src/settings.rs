@@ -240,7 +240,7 @@ mod tests {
             "memory = \"1GiB\"\nwithout = [\"handover\"]\nsocket-mode = \"0640\"\nlisten = \"shm:/a b\"\n";
         let first = settings(file, &["--processors", "0"]).expect("settings").in_force();
         for line in
-            ["memory = \"1GiB\"", "processors = \"0\"", "socket-mode = \"0640\"", "listen = [\"shm:/a b\"]"]
+            ["memory = \"1GiB\"", "processors = 0", "socket-mode = \"0640\"", "listen = [\"shm:/a b\"]"]
         {
             assert!(first.lines().any(|told| told.starts_with(line)), "{line}: {first}");
         }

@@ -2,7 +2,7 @@
 
 use crate::rig::{RED, Rig, config, wait_for};
 use portcullis::host::ThreadCount;
-use portcullis::{Acquire, Allocate, Lifetime, ObjectRef, Session};
+use portcullis::{Access, Acquire, Allocate, Lifetime, ObjectRef, Session, Unchecked};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,9 +36,10 @@ fn write_late(mut session: Session, object: ObjectRef, stop: &AtomicBool) {
         let Ok(permission) = session.acquire(ask) else { continue };
         let (address, credential) = (permission.address(), permission.credential());
         loop {
-            let (now, mut buffer) = (session.now(), session.buffer(BYTES).expect("room"));
+            let mut buffer = session.buffer(BYTES).expect("room");
             buffer.write(0, &[0xee; BYTES as usize]);
-            let begun = session.client().dangerous_write(now, address, credential, buffer);
+            let write = Access::write(Unchecked::new(address, credential), 0, buffer);
+            let begun = session.client().dangerous_access(write);
             let Ok(operation) = begun else { break };
             if session.wait(operation).map_or(true, |outcome| outcome.result.is_err()) {
                 break;
@@ -123,9 +124,8 @@ fn a_stray_of_any_lane_is_charged_once() {
     for session in &mut sessions {
         let held = session.allocate(Allocate::bytes(64)).expect("memory");
         let (address, credential) = (held.address(), held.credential());
-        let (now, buffer) = (session.now(), session.buffer(128).expect("room"));
-        let operation =
-            session.client().dangerous_write(now, address, credential, buffer).expect("it begins");
+        let write = Access::write(Unchecked::new(address, credential), 0, session.buffer(128).expect("room"));
+        let operation = session.client().dangerous_access(write).expect("it begins");
         assert!(session.wait(operation).expect("an end").result.is_err());
     }
     wait_for("strays to be charged", || rig.host.counters().violations >= 3);
