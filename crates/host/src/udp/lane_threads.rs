@@ -106,7 +106,7 @@ impl LaneThreads {
 impl Drop for LaneThreads {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // Each thread that sleeps sees it: nobody takes the event.
+        // Each thread that sleeps sees the event, since no thread takes it.
         let woken = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         debug_assert!(woken.is_ok(), "an event that is signalled once has room");
         // A thread that has panicked has printed its reason.

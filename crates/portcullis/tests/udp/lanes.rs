@@ -116,7 +116,7 @@ fn additions_of_all_lanes_and_of_the_nic_to_one_word_are_all_there() {
     );
 }
 
-/// What lanes refuse is charged by the node's thread.
+/// Lanes refuse strays, and the node's thread charges them.
 #[test]
 fn a_stray_of_any_lane_is_charged_once() {
     let rig = with_lanes(3);

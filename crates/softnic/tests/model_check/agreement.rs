@@ -13,8 +13,8 @@ use crate::sleep::{
 const ACCESS: &str = include_str!("../../../memory/src/access.rs");
 const FUTEX: &str = include_str!("../../../memory/src/futex.rs");
 const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
-const EVENT_LOOP: &str = include_str!("../../../portcullis/src/session/event_loop.rs");
-const SESSION_WAITER: &str = include_str!("../../../portcullis/src/session/waiter.rs");
+const EVENT_LOOP: &str = include_str!("../../../portcullis/src/waiting/event_loop.rs");
+const SESSION_WAITER: &str = include_str!("../../../portcullis/src/waiting/waiter.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
 const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
