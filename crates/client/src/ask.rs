@@ -308,6 +308,7 @@ impl<T> NotBegun<T> {
     }
 }
 
+/// Returns the reason, and drops the value: a permission or a chunk that was to end lives on until the node ends it.
 impl<T> From<NotBegun<T>> for Error {
     fn from(refused: NotBegun<T>) -> Self {
         refused.error

@@ -170,7 +170,7 @@ impl<E: VerbsEndpoint> Client<E> {
     /// worker frees it only if this client holds it; otherwise the call ends with [`Error::ForeignChunk`].
     ///
     /// # Errors
-    /// As [`ControlRequest::FreeChunk`].
+    /// As [`Client::call`] with [`ControlRequest::FreeChunk`].
     pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
         match self.over {
             Some(error) => Err(error),

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 const SIGNALS_PER_DEPTH: usize = 4;
 
 /// The keys of an operation, one for each queue pair.
-type LaneKeys = [Rkey; GROUP_QUEUE_PAIRS_MAX];
+type QueuePairKeys = [Rkey; GROUP_QUEUE_PAIRS_MAX];
 
 /// Counters of broken queue pairs and of the cost of the breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,7 +52,7 @@ impl Counters {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum LaneState {
+enum QueuePairState {
     /// Idle or active.
     Ready,
     /// In error; this many flush completions have not arrived yet.
@@ -65,8 +65,8 @@ enum LaneState {
     Lost,
 }
 
-struct Lane {
-    state: LaneState,
+struct DataQueuePair {
+    state: QueuePairState,
     /// Requests that are posted and not known to have ended, in order.
     flights: VecDeque<WorkRequest>,
     /// Requests posted since the last signalled one.
@@ -85,8 +85,8 @@ pub(crate) struct QueuePairs {
     first: u32,
     /// The keys of the operation in each slot, one key for each queue pair. Empty until an operation has keys that work
     /// on one queue pair only.
-    keys: Vec<LaneKeys>,
-    lanes: Vec<Lane>,
+    keys: Vec<QueuePairKeys>,
+    pairs: Vec<DataQueuePair>,
     active: Option<u32>,
     /// The queue pair that was active last.
     previous: Option<u32>,
@@ -124,15 +124,15 @@ impl QueuePairs {
             return None;
         }
         let depth = usize::try_from(endpoint.size().send_depth).unwrap_or(usize::MAX);
-        let lane = |_| Lane {
-            state: LaneState::Ready,
+        let pair = |_| DataQueuePair {
+            state: QueuePairState::Ready,
             flights: VecDeque::with_capacity(depth.min(1 << 16)),
             unsignalled: 0,
         };
         let mut flights = Self {
             first,
             keys: Vec::new(),
-            lanes: (0..count).map(lane).collect(),
+            pairs: (0..count).map(pair).collect(),
             active: None,
             previous: None,
             backlog: VecDeque::with_capacity(config.backlog_max.min(1 << 16)),
@@ -150,11 +150,11 @@ impl QueuePairs {
     /// Returns whether the queue pair belongs to this carrier.
     #[inline]
     pub(crate) fn has(&self, queue_pair: QpId) -> bool {
-        self.lane_of(queue_pair) < self.lanes.len()
+        self.place_of(queue_pair) < self.pairs.len()
     }
 
     #[inline]
-    fn lane_of(&self, queue_pair: QpId) -> usize {
+    fn place_of(&self, queue_pair: QpId) -> usize {
         queue_pair.0.wrapping_sub(self.first) as usize
     }
 
@@ -165,12 +165,12 @@ impl QueuePairs {
     /// Returns how many more requests can be taken in now.
     fn room(&self) -> usize {
         let backlog = self.config.backlog_max.saturating_sub(self.backlog.len());
-        let lane = if self.backlog.is_empty() { self.lane_room() } else { 0 };
-        backlog.saturating_add(lane)
+        let pair = if self.backlog.is_empty() { self.room_of_active() } else { 0 };
+        backlog.saturating_add(pair)
     }
 
-    fn lane_room(&self) -> usize {
-        self.active.map_or(0, |active| self.depth.saturating_sub(self.lanes[active as usize].flights.len()))
+    fn room_of_active(&self) -> usize {
+        self.active.map_or(0, |active| self.depth.saturating_sub(self.pairs[active as usize].flights.len()))
     }
 
     /// Posts one signalled request, or puts it into the backlog.
@@ -179,12 +179,12 @@ impl QueuePairs {
         if self.backlog.is_empty()
             && let Some(active) = self.active
         {
-            let lane = &mut self.lanes[active as usize];
-            if lane.flights.len() < self.depth
+            let pair = &mut self.pairs[active as usize];
+            if pair.flights.len() < self.depth
                 && data_queue_pairs(endpoint).post(self.first + active, std::slice::from_ref(&request)) == 1
             {
-                lane.unsignalled = 0;
-                lane.flights.push_back(request);
+                pair.unsignalled = 0;
+                pair.flights.push_back(request);
                 return Ok(());
             }
         }
@@ -202,15 +202,15 @@ impl QueuePairs {
         if self.backlog.is_empty()
             && let Some(active) = self.active
         {
-            let most = self.lane_room().min(requests.len());
+            let most = self.room_of_active().min(requests.len());
             if let Some(last) = requests[..most].last_mut() {
                 // The requests that wait behind the last one may expire, and would then report no completion.
                 last.signalled = true;
             }
             rekey(&self.keys, active, &mut requests[..most]);
-            let lane = &mut self.lanes[active as usize];
-            posted = lane.post(endpoint, self.first + active, &mut requests[..most], self.signal_every);
-            lane.flights.extend(&requests[..posted]);
+            let pair = &mut self.pairs[active as usize];
+            posted = pair.post(endpoint, self.first + active, &mut requests[..most], self.signal_every);
+            pair.flights.extend(&requests[..posted]);
         }
         self.backlog.extend(&requests[posted..]);
     }
@@ -226,12 +226,12 @@ impl QueuePairs {
         if completion.status != Status::Success {
             return false;
         }
-        let place = self.lane_of(completion.queue_pair);
-        let Some(lane) = self.lanes.get_mut(place) else { return true };
-        if lane.state != LaneState::Ready {
+        let place = self.place_of(completion.queue_pair);
+        let Some(pair) = self.pairs.get_mut(place) else { return true };
+        if pair.state != QueuePairState::Ready {
             return false;
         }
-        lane.succeed_through(operations, completion.request);
+        pair.succeed_through(operations, completion.request);
         true
     }
 
@@ -245,37 +245,39 @@ impl QueuePairs {
         if self.succeeded(&mut link.operations, completion) {
             return;
         }
-        let place = self.lane_of(completion.queue_pair);
-        let Some(lane) = self.lanes.get_mut(place) else { return };
-        match lane.state {
-            LaneState::Ready => {
-                if lane.succeed_before(&mut link.operations, completion.request) {
+        let place = self.place_of(completion.queue_pair);
+        let Some(pair) = self.pairs.get_mut(place) else { return };
+        match pair.state {
+            QueuePairState::Ready => {
+                if pair.succeed_before(&mut link.operations, completion.request) {
                     self.broke(link, now, completion);
                 }
             }
-            LaneState::Draining(left) => {
-                lane.state = if left <= 1 { LaneState::Drained(now) } else { LaneState::Draining(left - 1) };
+            QueuePairState::Draining(left) => {
+                pair.state =
+                    if left <= 1 { QueuePairState::Drained(now) } else { QueuePairState::Draining(left - 1) };
             }
-            LaneState::Drained(_) | LaneState::Rebuilding | LaneState::Lost => {}
+            QueuePairState::Drained(_) | QueuePairState::Rebuilding | QueuePairState::Lost => {}
         }
     }
 
     /// Handles the failure of the request at the head of the active queue pair.
     fn broke<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, now: Moment, completion: &Completion) {
-        let place = self.lane_of(completion.queue_pair);
-        let lane = &mut self.lanes[place];
-        let flushes = lane.flights.len() - 1;
+        let place = self.place_of(completion.queue_pair);
+        let pair = &mut self.pairs[place];
+        let flushes = pair.flights.len() - 1;
         let uncertain = completion.status == Status::RetryExceededError;
         let mut in_doubt = Vec::new();
         if completion.status != Status::FlushError {
-            match lane.flights.pop_front() {
+            match pair.flights.pop_front() {
                 Some(guilty) if uncertain && !is_read(&guilty) => in_doubt.push(guilty.id),
                 _ => link.operations.fail(completion.request, now, completion.status),
             }
         }
-        lane.unsignalled = 0;
-        lane.state = if flushes == 0 { LaneState::Drained(now) } else { LaneState::Draining(flushes) };
-        while let Some(mut flight) = lane.flights.pop_back() {
+        pair.unsignalled = 0;
+        pair.state =
+            if flushes == 0 { QueuePairState::Drained(now) } else { QueuePairState::Draining(flushes) };
+        while let Some(mut flight) = pair.flights.pop_back() {
             // Without an answer the node may have executed more requests than the client knows. A read can be repeated.
             // A write must not be: if it was carried out and another client's write has followed, the repetition would
             // overwrite that.
@@ -314,7 +316,8 @@ impl QueuePairs {
     /// Makes a ready queue pair the active one, if there is one and no request is in doubt. Otherwise a request in
     /// doubt could be executed after a request that is posted now.
     fn promote(&mut self) {
-        let ready = self.lanes[..self.candidates()].iter().position(|lane| lane.state == LaneState::Ready);
+        let ready =
+            self.pairs[..self.candidates()].iter().position(|pair| pair.state == QueuePairState::Ready);
         let ready = ready.filter(|_| self.doubt.is_none());
         let next = ready.and_then(|index| u32::try_from(index).ok());
         if let Some(next) = next {
@@ -326,7 +329,7 @@ impl QueuePairs {
     }
 
     fn candidates(&self) -> usize {
-        if self.config.use_spares { self.lanes.len() } else { self.lanes.len().min(1) }
+        if self.config.use_spares { self.pairs.len() } else { self.pairs.len().min(1) }
     }
 }
 
@@ -353,7 +356,7 @@ impl QueuePairs {
 impl QueuePairs {
     /// Keeps an operation's keys, and returns the one for the active queue pair.
     #[inline]
-    fn keep_keys(&mut self, operation: u64, keys: &LaneKeys) -> Rkey {
+    fn keep_keys(&mut self, operation: u64, keys: &QueuePairKeys) -> Rkey {
         if self.keys.is_empty() {
             let places = self.config.operations_max as usize;
             self.keys = vec![[Rkey(0); GROUP_QUEUE_PAIRS_MAX]; places];
@@ -367,28 +370,28 @@ impl QueuePairs {
 impl QueuePairs {
     /// Returns a queue pair whose rebuild the client is to request now.
     pub(crate) fn to_rebuild(&self, now: Moment) -> Option<u32> {
-        let due = |lane: &Lane| matches!(lane.state, LaneState::Drained(from) if from <= now);
-        self.lanes.iter().position(due).and_then(|index| u32::try_from(index).ok()).map(|it| it + self.first)
+        let due = |pair: &DataQueuePair| matches!(pair.state, QueuePairState::Drained(from) if from <= now);
+        self.pairs.iter().position(due).and_then(|index| u32::try_from(index).ok()).map(|it| it + self.first)
     }
 
     /// Returns the moment of the next request for a rebuild, if any is due.
     pub(crate) fn next_wake(&self) -> Option<Moment> {
-        let from = |lane: &Lane| match lane.state {
-            LaneState::Drained(from) => Some(from),
+        let from = |pair: &DataQueuePair| match pair.state {
+            QueuePairState::Drained(from) => Some(from),
             _ => None,
         };
-        self.lanes.iter().filter_map(from).min()
+        self.pairs.iter().filter_map(from).min()
     }
 
-    fn lane_mut(&mut self, queue_pair: u32) -> &mut Lane {
-        let place = self.lane_of(QpId(queue_pair));
-        &mut self.lanes[place]
+    fn pair_mut(&mut self, queue_pair: u32) -> &mut DataQueuePair {
+        let place = self.place_of(QpId(queue_pair));
+        &mut self.pairs[place]
     }
 
     /// Notes that the client has requested the rebuild.
     pub(crate) fn rebuilding(&mut self, index: u32) {
         self.counters.rebuilds_asked += 1;
-        self.lane_mut(index).state = LaneState::Rebuilding;
+        self.pair_mut(index).state = QueuePairState::Rebuilding;
     }
 
     /// Notes that the node has answered the request for a rebuild, whatever the answer: its end of the queue pair has
@@ -403,13 +406,13 @@ impl QueuePairs {
 
     /// Notes that the node will rebuild the queue pair, but not before `from`.
     pub(crate) fn ask_again(&mut self, index: u32, from: Moment) {
-        self.lane_mut(index).state = LaneState::Drained(from);
+        self.pair_mut(index).state = QueuePairState::Drained(from);
     }
 
     /// Notes that the node has rebuilt a queue pair. The queue pair is a spare again, or becomes active if no other is.
     pub(crate) fn rebuilt<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, index: u32, now: Moment) {
         data_queue_pairs(&mut link.endpoint).rebuilt(index);
-        self.lane_mut(index).state = LaneState::Ready;
+        self.pair_mut(index).state = QueuePairState::Ready;
         self.counters.recoveries += 1;
         if self.active.is_none() {
             self.promote();
@@ -420,8 +423,8 @@ impl QueuePairs {
     /// Notes that the node will never rebuild a queue pair. Returns whether no queue pair is left that could ever carry
     /// requests.
     pub(crate) fn lost(&mut self, index: u32) -> bool {
-        self.lane_mut(index).state = LaneState::Lost;
-        self.lanes[..self.candidates()].iter().all(|lane| lane.state == LaneState::Lost)
+        self.pair_mut(index).state = QueuePairState::Lost;
+        self.pairs[..self.candidates()].iter().all(|pair| pair.state == QueuePairState::Lost)
     }
 }
 
@@ -456,12 +459,12 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     }
 
     fn is_backed_up(&self) -> bool {
-        !self.backlog.is_empty() && self.lane_room() > 0
+        !self.backlog.is_empty() && self.room_of_active() > 0
     }
 
     fn pump(&mut self, link: &mut Link<E>, now: Moment) {
         while let Some(active) = self.active {
-            let room = self.lane_room();
+            let room = self.room_of_active();
             if room == 0 {
                 return;
             }
@@ -481,10 +484,10 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
             // The signalled request behind these may have expired.
             first[most - 1].signalled = true;
             rekey(&self.keys, active, &mut first[..most]);
-            let lane = &mut self.lanes[active as usize];
+            let pair = &mut self.pairs[active as usize];
             let posted =
-                lane.post(&mut link.endpoint, self.first + active, &mut first[..most], self.signal_every);
-            lane.flights.extend(self.backlog.drain(..posted));
+                pair.post(&mut link.endpoint, self.first + active, &mut first[..most], self.signal_every);
+            pair.flights.extend(self.backlog.drain(..posted));
             if posted < most {
                 return;
             }
@@ -496,14 +499,14 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
         self.backlog.clear();
         self.doubt = None;
         self.active = None;
-        for lane in &mut self.lanes {
-            lane.flights.clear();
-            lane.state = LaneState::Lost;
+        for pair in &mut self.pairs {
+            pair.flights.clear();
+            pair.state = QueuePairState::Lost;
         }
     }
 }
 
-impl Lane {
+impl DataQueuePair {
     /// Ends all requests before `id` as carried out. Returns whether `id` is under way: requests are known by their ids
     /// alone, and an unknown id completes nothing.
     #[inline]
@@ -574,12 +577,12 @@ fn verb(action: Action, local: LocalSpan, remote: RemoteSpan) -> Verb {
 
 /// Returns the key for one queue pair. The node makes no window groups for clients with more queue pairs than keys.
 #[inline]
-fn key_on(keys: &LaneKeys, lane: u32) -> Rkey {
-    keys.get(lane as usize).copied().unwrap_or(Rkey(0))
+fn key_on(keys: &QueuePairKeys, pair: u32) -> Rkey {
+    keys.get(pair as usize).copied().unwrap_or(Rkey(0))
 }
 
 /// Replaces the keys of requests by those for the active queue pair.
-fn rekey(keys: &[LaneKeys], active: u32, requests: &mut [WorkRequest]) {
+fn rekey(keys: &[QueuePairKeys], active: u32, requests: &mut [WorkRequest]) {
     if keys.is_empty() {
         return;
     }

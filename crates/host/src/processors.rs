@@ -8,6 +8,8 @@ use std::thread::available_parallelism;
 
 /// The most processors of a list.
 const PROCESSORS_MAX: usize = 1024;
+/// The processors of the machine that a node without a list leaves to its own thread and to others.
+const PROCESSORS_LEFT: usize = 4;
 
 /// The processors of a node: its own thread keeps to the first, and copy units and lanes to one each of the others, in
 /// turn. With one processor, and without any, the kernel chooses where copy units and lanes run.
@@ -32,11 +34,16 @@ impl ProcessorList {
         Some(others[number % others.len()])
     }
 
-    /// Returns the number of processors that the node may use.
-    pub(crate) fn count(&self) -> u32 {
-        let on_machine = || available_parallelism().map_or(1, usize::from);
-        let count = if self.0.is_empty() { on_machine() } else { self.0.len() };
-        u32::try_from(count).unwrap_or(u32::MAX)
+    /// Returns the number of processors to spare for copy units and lanes: those of the list but the first, or, where the
+    /// kernel chooses, those of the machine beyond the fourth.
+    pub(crate) fn to_spare(&self) -> u32 {
+        self.to_spare_of(available_parallelism().map_or(1, usize::from))
+    }
+
+    fn to_spare_of(&self, machine: usize) -> u32 {
+        let others = self.0.len().saturating_sub(1);
+        let spare = if others > 0 { others } else { machine.saturating_sub(PROCESSORS_LEFT) };
+        u32::try_from(spare).unwrap_or(u32::MAX)
     }
 }
 
@@ -115,7 +122,8 @@ mod tests {
     #[test]
     fn each_thread_has_a_processor_and_the_nodes_own_is_no_others() {
         let list = parsed("4,0-2");
-        assert_eq!((list.of_node(), list.count()), (Some(4), 4));
+        assert_eq!((list.of_node(), list.to_spare()), (Some(4), 3));
+        assert_eq!([2, 4, 5, 16].map(|machine| parsed("7").to_spare_of(machine)), [0, 0, 1, 12]);
         let others: Vec<_> = (0..5).map(|number| list.of_thread(number)).collect();
         assert_eq!(others, [Some(0), Some(1), Some(2), Some(0), Some(1)]);
         assert_eq!((parsed("7").of_node(), parsed("7").of_thread(0)), (Some(7), None));

@@ -256,6 +256,11 @@ impl<F: Fabric> Resident<F::Nic> for NodeResident<F> {
     }
 
     fn end(&mut self, nic: &mut F::Nic, now: Moment) {
+        // The threads of lanes end first: the node waits for no operation of theirs.
+        #[cfg(feature = "udp")]
+        {
+            self.udp = None;
+        }
         self.node.end(nic, now);
         for (_, end) in self.ends.drain() {
             F::destroy(nic, end);

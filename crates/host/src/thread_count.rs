@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 /// The most threads of one kind.
 const THREADS_MAX: u32 = 64;
-/// The processors that a node without a setting leaves to its own thread and to others.
-const PROCESSORS_LEFT: u32 = 3;
 /// The most copy units that a node takes by itself: one thread hands pieces to all of them.
 const COPY_UNITS_BY_ITSELF_MAX: u32 = 8;
 /// The most lanes that a node takes by itself.
@@ -16,31 +14,30 @@ const LANES_BY_ITSELF_MAX: u32 = 4;
 /// The number of a node's threads of one kind, beside the node's own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadCount {
-    /// As many as there are processors to spare: none on up to four processors, since the threads would take them from
-    /// clients. Threads without work sleep.
+    /// As many as there are processors to spare: on a machine of up to four processors none, since the threads would take
+    /// them from clients. Threads without work sleep.
     #[default]
     Auto,
-    /// This many. With none, the node's thread does their work.
+    /// This many, up to 64. With none, the node's thread does their work.
     Fixed(u32),
 }
 
 impl ThreadCount {
-    /// Returns the number of copy units on this many processors.
-    pub(crate) fn copy_units_on(self, processors: u32) -> u32 {
-        self.on(processors, 2, COPY_UNITS_BY_ITSELF_MAX)
+    /// Returns the number of copy units on this many processors to spare.
+    pub(crate) fn copy_units_on(self, spare: u32) -> u32 {
+        self.on(spare, 2, COPY_UNITS_BY_ITSELF_MAX)
     }
 
-    /// Returns the number of lanes on this many processors. Each copies and encrypts, so few of them are as busy as many
-    /// clients.
-    pub(crate) fn lanes_on(self, processors: u32) -> u32 {
-        self.on(processors, 4, LANES_BY_ITSELF_MAX)
+    /// Returns the number of lanes on this many processors to spare.
+    pub(crate) fn lanes_on(self, spare: u32) -> u32 {
+        self.on(spare, 4, LANES_BY_ITSELF_MAX)
     }
 
-    /// Returns one in `part` of the processors to spare, but one if there are any.
-    fn on(self, processors: u32, part: u32, most: u32) -> u32 {
+    /// Returns one in `part` of the processors, but one if there are any.
+    fn on(self, spare: u32, part: u32, most: u32) -> u32 {
         match self {
-            Self::Auto => (processors.saturating_sub(PROCESSORS_LEFT + 1)).div_ceil(part).min(most),
-            Self::Fixed(count) => count,
+            Self::Auto => spare.div_ceil(part).min(most),
+            Self::Fixed(count) => count.min(THREADS_MAX),
         }
     }
 }
@@ -83,10 +80,10 @@ mod tests {
 
     #[test]
     fn threads_are_taken_only_from_processors_to_spare() {
-        let processors = [1, 2, 4, 5, 8, 16, 64];
-        assert_eq!(processors.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 0, 0, 1, 2, 6, 8]);
-        assert_eq!(processors.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 0, 0, 1, 1, 3, 4]);
-        assert_eq!((ThreadCount::Fixed(3).copy_units_on(2), ThreadCount::Fixed(3).lanes_on(2)), (3, 3));
+        let spare = [0, 1, 4, 12, 60];
+        assert_eq!(spare.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 1, 2, 6, 8]);
+        assert_eq!(spare.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 1, 1, 3, 4]);
+        assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).lanes_on(0)), (3, 3));
     }
 
     #[test]

@@ -540,7 +540,7 @@ impl<N: Nic> Node<N> {
             Some(Left::More) => return false,
             Some(Left::Kept | Left::Lent) | None => return true,
         }
-        if self.enforcement.awaits_operations() {
+        if self.enforcement.awaits_operations_of(tenant) {
             self.books.look_at_kept_at(now.after(LOOK_AGAIN));
             return true;
         }

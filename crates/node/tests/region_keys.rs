@@ -146,6 +146,65 @@ fn what_an_operation_still_uses_is_handed_to_nobody_and_its_end_is_not_confirmed
     world.end();
 }
 
+/// The clients wait for the object before its holder's permission ends, so that both happen in one turn.
+#[test]
+fn a_client_that_waits_gets_nothing_before_the_operation_of_the_holder_has_ended() {
+    for expires in [false, true] {
+        let mut world = World::new(crate::rig::config(), PLACES);
+        let (holder, guest) = (world.guest("a"), world.guest("a"));
+        let with_queue_pairs = world.rig.attach("a");
+        let held = [0, 1].map(|_| granted(world.ask(holder, allocate(64, true))));
+        let window = world.rig.send(with_queue_pairs, acquire(held[0].object, Sharing::Exclusive, WHILE));
+        let region = world.say(guest, acquire(held[1].object, Sharing::Exclusive, WHILE));
+        world.settle();
+        world.table.lock().expect("not poisoned").is_in_use = true;
+        if expires {
+            world.pass(Lifetime::millis(101));
+        } else {
+            for it in &held {
+                world.say(holder, revoke(it, false));
+            }
+            world.settle();
+        }
+        assert_eq!(world.open(), 0);
+        assert_eq!((world.rig.reply(with_queue_pairs, window), world.reply(guest, region)), (None, None));
+        let mut table = world.table.lock().expect("not poisoned");
+        (table.is_in_use, table.in_use) = (false, Default::default());
+        drop(table);
+        world.settle();
+        granted(world.rig.reply(with_queue_pairs, window).expect("an answer"));
+        granted(world.reply(guest, region).expect("an answer"));
+        world.leave(holder);
+        world.leave(guest);
+        world.end();
+    }
+}
+
+/// The operation ends between any two of the node's questions.
+#[test]
+fn an_end_is_reported_whenever_its_operation_ends() {
+    for questions in 1..12 {
+        let mut world = World::new(crate::rig::config(), PLACES);
+        let (holder, guest) = (world.guest("a"), world.guest("a"));
+        let held = granted(world.ask(holder, allocate(64, true)));
+        let waits = world.say(guest, acquire(held.object, Sharing::Exclusive, WHILE));
+        world.settle();
+        let mut table = world.table.lock().expect("not poisoned");
+        (table.is_in_use, table.ends_after) = (true, Some(questions));
+        drop(table);
+        let ends = world.say(holder, revoke(&held, false));
+        for _ in 0..20 {
+            world.pass(Lifetime::micros(100));
+        }
+        assert_eq!(world.reply(holder, ends), Some(ReplyBody::Done), "after {questions} questions");
+        granted(world.reply(guest, waits).expect("an answer"));
+        world.table.lock().expect("not poisoned").is_in_use = false;
+        world.leave(holder);
+        world.leave(guest);
+        world.end();
+    }
+}
+
 /// The last client of a tenant leaves while another thread carries out an operation under its permission.
 #[test]
 fn a_tenant_stays_for_as_long_as_an_operation_uses_its_memory() {

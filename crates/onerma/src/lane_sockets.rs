@@ -15,7 +15,9 @@ use std::net::{SocketAddr, UdpSocket};
 /// # Errors
 /// The system refuses the address, or a feature that the sockets need.
 pub(crate) fn bind(address: SocketAddr, lanes: u32) -> io::Result<Vec<UdpSocket>> {
-    let first = bind_shared(address)?;
+    // A program that has the address already, shared or not, is an error: the first socket does not share it yet.
+    let first = UdpSocket::bind(address)?;
+    sockopt::set_socket_reuseport(&first, true)?;
     // With port 0 the system has chosen one.
     let local = first.local_addr()?;
     let mut sockets = vec![first];
@@ -83,6 +85,13 @@ mod tests {
         let sender = UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
         sender.send_to(&[1], to).expect("sent");
         assert_eq!(sockets[0].recv(&mut [0; 8]).expect("a short one arrives at the first"), 1);
+    }
+
+    #[test]
+    fn an_address_that_another_socket_has_is_refused_also_if_that_one_shares_it() {
+        let stranger = bind_shared(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
+        let taken = bind(stranger.local_addr().expect("an address"), 2).expect_err("it is taken");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const BURSTS_PER_TURN: usize = 2;
 const LARGE_BURST: usize = 32;
 /// Time that a port counts as flooded after a large burst of which most datagrams were sealed by no key.
 const FLOODED_FOR: Duration = Duration::from_secs(1);
-/// Maximum number of senders with a socket of their own. The system compares each datagram with their addresses.
+/// Maximum number of senders of a port with a socket of their own, over all lanes. The system compares each datagram with their addresses.
 const SENDER_SOCKETS_MAX: usize = 64;
 /// Silence of a sender after which another sender may have its place.
 const SILENT_FOR: Duration = Duration::from_secs(1);
@@ -37,6 +37,8 @@ const PORT: u64 = 0;
 #[derive(Debug)]
 pub struct NodeSocket {
     port: UdpSocket,
+    /// Maximum number of senders with a socket of their own.
+    senders_max: usize,
     watched: OwnedFd,
     senders: BTreeMap<u64, SenderSocket>,
     next_sender: u64,
@@ -72,7 +74,7 @@ impl NodeSocket {
     /// # Errors
     /// The system refuses the address, or a feature that the socket needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::over(UdpSocket::bind(address)?)
+        Self::over(UdpSocket::bind(address)?, SENDER_SOCKETS_MAX)
     }
 
     /// Creates `lanes` sockets that are a port of the node together. With port 0 the system chooses one.
@@ -80,14 +82,17 @@ impl NodeSocket {
     /// # Errors
     /// The system refuses the address, or a feature that the sockets need.
     pub fn bind_lanes(address: SocketAddr, lanes: u32) -> io::Result<Vec<Self>> {
-        UdpSocket::bind_lanes(address, lanes)?.into_iter().map(Self::over).collect()
+        let senders_max = (SENDER_SOCKETS_MAX / lanes as usize).max(1);
+        let sockets = UdpSocket::bind_lanes(address, lanes)?.into_iter();
+        sockets.map(|socket| Self::over(socket, senders_max)).collect()
     }
 
-    fn over(port: UdpSocket) -> io::Result<Self> {
+    fn over(port: UdpSocket, senders_max: usize) -> io::Result<Self> {
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&watched, &port, epoll::EventData::new_u64(PORT), epoll::EventFlags::IN)?;
         Ok(Self {
             port,
+            senders_max,
             watched,
             senders: BTreeMap::new(),
             next_sender: PORT + 1,
@@ -205,7 +210,7 @@ impl NodeSocket {
         if self.senders.values().any(|sender_socket| sender_socket.sender == sender) {
             return;
         }
-        if self.senders.len() == SENDER_SOCKETS_MAX {
+        if self.senders.len() >= self.senders_max {
             let silent = self.senders.iter().min_by_key(|(_, sender_socket)| sender_socket.heard);
             match silent {
                 Some((&name, sender_socket)) if now.saturating_sub(sender_socket.heard) >= SILENT_FOR => {

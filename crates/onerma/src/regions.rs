@@ -129,9 +129,10 @@ impl LiveRegion<'_> {
         self.0.version
     }
 
-    /// Derives the key of a client.
-    pub fn derive(&self, initiator: HostAddress, client: u64) -> DerivedKey {
-        self.0.derivation.derive(&HolderTerms { initiator, client })
+    /// Returns the key from which those of the region's holders are derived. A derivation takes long, and any process can
+    /// cause one: it is done without the lock.
+    pub fn derivation(&self) -> DerivationKey {
+        self.0.derivation.clone()
     }
 }
 
@@ -143,6 +144,10 @@ impl RegionSlots {
     /// Returns a region, for one operation on it. `None`: there is no such region, or no operation may begin any more.
     pub fn enter(&self, id: RegionId) -> Option<LiveRegion<'_>> {
         let slot = self.slot(id.index)?;
+        // A region that ends is not kept from it by packets that come too late.
+        if slot.is_ending.load(Ordering::Relaxed) {
+            return None;
+        }
         let state = slot.state.read().expect(UNPOISONED);
         let is_live = state.generation == id.generation
             && state.region.is_some()
@@ -185,7 +190,9 @@ impl RegionSlots {
         let state = slot.state.read().expect(UNPOISONED);
         let is_ending = slot.is_ending.load(Ordering::Relaxed) && state.generation == id.generation;
         let is_the_last = state.region.is_none() && state.generation.checked_sub(1) == Some(id.generation);
-        (is_ending || is_the_last).then(|| state.derivation.derive(&HolderTerms { initiator, client }))
+        let derivation = (is_ending || is_the_last).then(|| state.derivation.clone());
+        drop(state);
+        derivation.map(|derivation| derivation.derive(&HolderTerms { initiator, client }))
     }
 }
 
@@ -309,7 +316,8 @@ impl RegionTable {
     /// Derives the key of a client. `None`: there is no such region.
     #[must_use]
     pub fn derive(&self, id: RegionId, initiator: HostAddress, client: u64) -> Option<DerivedKey> {
-        Some(self.slots.enter(id)?.derive(initiator, client))
+        let derivation = self.slots.enter(id)?.derivation();
+        Some(derivation.derive(&HolderTerms { initiator, client }))
     }
 }
 

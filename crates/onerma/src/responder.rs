@@ -16,7 +16,7 @@ mod changes;
 
 use crate::atomic::{Atomic, WORD_BYTES};
 use crate::cipher::{Cipher, Counter, Sender};
-use crate::keys::{HostAddress, OperationType, RegionKey};
+use crate::keys::{HolderTerms, HostAddress, OperationType, RegionKey};
 use crate::outbox::Outbox;
 use crate::packet::{HEADER_BYTES, Header, Kind, parts};
 use crate::probe;
@@ -34,6 +34,9 @@ use zeroize::Zeroize;
 
 /// Number of refusals kept for [`Responder::poll_refusal`].
 const REFUSALS_MAX: usize = 256;
+
+/// Bytes of reads that may wait in any lane: a burst of largest reads.
+const WAITING_MIN: u64 = 32 * crate::OPERATION_MAX as u64;
 
 /// The sizes of a node's responders together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,7 +181,8 @@ impl<M: Bytes> Responder<M> {
     }
 
     /// Creates the responders of a node with `count` lanes, for `memory` with the regions of a table. The limits are those
-    /// of all lanes together. A table has the lanes of one call.
+    /// of all lanes together, but each lane has room for a burst of reads, and each client for its changes. A table has the
+    /// lanes of one call.
     ///
     /// # Panics
     /// The count is zero.
@@ -189,12 +193,13 @@ impl<M: Bytes> Responder<M> {
         let (lanes, parts) = (count as u64, 2 * count as u64);
         let books = ChangeBooks::new(count, &limits, |book| Counter::part(lanes + book as u64, parts));
         let books = Arc::new(books);
+        let waiting_max = (limits.waiting_max / lanes).max(WAITING_MIN.min(limits.waiting_max));
         let lane = |lane| Self {
             memory: memory.clone(),
             regions: regions.slots(),
             lane,
             books: Arc::clone(&books),
-            limits: ResponderLimits { waiting_max: limits.waiting_max / lanes, ..limits },
+            limits: ResponderLimits { waiting_max, ..limits },
             counter: Counter::part(lane as u64, parts),
             reads: VecDeque::new(),
             waiting: 0,
@@ -235,7 +240,8 @@ impl<M: Bytes> Responder<M> {
             self.counters.unwanted += 1;
             return false;
         }
-        let Some(cipher) = self.latest_key(from, &header).or_else(|| self.derive_key(from, &header)) else {
+        let key = self.latest_key(from, &header).or_else(|| self.derive_key(from, &header));
+        let Some((version, cipher)) = key else {
             return self.reject(from, &header, packet);
         };
         let (head, body) = packet.split_at_mut(HEADER_BYTES);
@@ -244,9 +250,11 @@ impl<M: Bytes> Responder<M> {
             return false;
         };
         match header.kind {
-            Kind::Request if header.of.is_change() => self.begin_change(from, header, &cipher, now),
+            Kind::Request if header.of.is_change() => {
+                self.begin_change(from, header, (version, &cipher), now);
+            }
             Kind::Request => {
-                if let Some((version, place)) = self.admit_read(from, &header, &cipher) {
+                if let Some(place) = self.admit_read(from, &header, (version, &cipher)) {
                     self.reads.push_back(WaitingRead { to: from, header, cipher, version, place });
                 }
             }
@@ -281,21 +289,24 @@ impl<M: Bytes> Responder<M> {
         self.books.of_client(header.client, self.lane).changes.wants(header, from, now)
     }
 
-    /// Derives the key of a packet.
-    fn derive_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
-        let derived = self.regions.enter(header.region)?.derive(from.ip().into(), header.client);
-        Some(Arc::new(derived.cipher()))
+    /// Derives the key of a packet. Returns it with the region's version.
+    fn derive_key(&self, from: SocketAddr, header: &Header) -> Option<(u64, Arc<Cipher>)> {
+        let live = self.regions.enter(header.region)?;
+        let (version, derivation) = (live.version(), live.derivation());
+        drop(live);
+        let terms = HolderTerms { initiator: HostAddress::from(from.ip()), client: header.client };
+        Some((version, Arc::new(derivation.derive(&terms).cipher())))
     }
 
     /// Returns the key of the latest read, if that read still waits and all terms of its key are those of this packet.
     /// So the key of a holder with many outstanding reads is set up once for those that arrived together.
-    fn latest_key(&self, from: SocketAddr, header: &Header) -> Option<Arc<Cipher>> {
+    fn latest_key(&self, from: SocketAddr, header: &Header) -> Option<(u64, Arc<Cipher>)> {
         let WaitingRead { to, header: latest, cipher, version, .. } = self.reads.back()?;
         let is_of_one_holder =
             to.ip() == from.ip() && (latest.client, latest.region) == (header.client, header.region);
         // The version stands for the region's own terms and its key.
         let is_one_key = is_of_one_holder && self.regions.enter_version(header.region, *version).is_some();
-        is_one_key.then(|| cipher.clone())
+        is_one_key.then(|| (*version, cipher.clone()))
     }
 
     /// Refuses a packet for a region that does not exist. It may have ended a moment ago. Returns whether the packet
@@ -345,11 +356,15 @@ impl<M: Bytes> Responder<M> {
         self.refusals.push_back(refused);
     }
 
-    /// Checks whether a read may wait to be served. If so, counts its bytes, and returns the region's version and the
-    /// bytes' offset.
-    fn admit_read(&mut self, from: SocketAddr, header: &Header, cipher: &Cipher) -> Option<(u64, u64)> {
-        let (version, place) = match self.check(header) {
-            Ok(checked) => checked,
+    /// Checks whether a read may wait to be served. If so, counts its bytes, and returns their offset.
+    fn admit_read(
+        &mut self,
+        from: SocketAddr,
+        header: &Header,
+        (version, cipher): (u64, &Cipher),
+    ) -> Option<u64> {
+        let place = match self.check(header, version) {
+            Ok(place) => place,
             Err(cause) => {
                 self.refuse(from, header, cause);
                 return None;
@@ -360,13 +375,14 @@ impl<M: Bytes> Responder<M> {
             return None;
         }
         self.waiting += u64::from(header.length);
-        Some((version, place))
+        Some(place)
     }
 
-    /// Checks an operation against its region. Returns the region's version and the offset of the operation's bytes.
-    fn check(&self, header: &Header) -> Result<(u64, u64), RefusalCause> {
-        let live = self.regions.enter(header.region).ok_or(RefusalCause::Ended)?;
-        Ok((live.version(), place(&live, header)?))
+    /// Checks an operation against its region, whose key of this version has opened the packet. Returns the offset of the
+    /// operation's bytes.
+    fn check(&self, header: &Header, version: u64) -> Result<u64, RefusalCause> {
+        let live = self.regions.enter_version(header.region, version).ok_or(RefusalCause::Ended)?;
+        place(&live, header)
     }
 
     fn nack(&mut self, to: SocketAddr, header: &Header, cipher: &Cipher) {
@@ -415,13 +431,20 @@ impl<M: Bytes> Responder<M> {
         Some(())
     }
 
-    fn begin_change(&mut self, from: SocketAddr, header: Header, cipher: &Cipher, now: Duration) {
-        let version = match self.check(&header) {
-            Ok((version, _)) => version,
-            Err(cause) => return self.refuse(from, &header, cause),
-        };
+    fn begin_change(
+        &mut self,
+        from: SocketAddr,
+        header: Header,
+        (version, cipher): (u64, &Cipher),
+        now: Duration,
+    ) {
+        if let Err(cause) = self.check(&header, version) {
+            return self.refuse(from, &header, cause);
+        }
         let deadline = now + self.limits.change_timeout;
         let mut book = self.books.of_client(header.client, self.lane);
+        // The lane that looks after the book may sleep.
+        self.counters.changes_timed_out += book.changes.expire(now);
         // A responder that has sent 2⁶⁴ packets accepts no changes any more.
         let Some(salt) = book.salts.next() else { return };
         let begun = book.changes.begin(from, header, (salt, version), deadline);

@@ -22,8 +22,8 @@
 //! # }
 //! ```
 //!
-//! [`connect`] and [`Session`] are the simple way: their calls wait for the answer. [`Session::client`](WaitingClient::client) is for batches
-//! and for many requests in flight. [`host`] runs a node inside a program; the `portcullis` program runs a node by
+//! [`connect`] and [`Session`] are the simple way: their calls wait for the answer.
+//! [`Session::client`](WaitingClient::client) is for batches and for many requests in flight. [`host`] runs a node inside a program; the `portcullis` program runs a node by
 //! itself.
 #![forbid(unsafe_code)]
 

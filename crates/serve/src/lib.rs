@@ -235,11 +235,11 @@ options! {
         #[arg(long, value_name = "LIST")]
         processors: Option<ProcessorList> => processors,
         /// Threads that move the bytes of long transfers while the node's thread checks others: a number, or `auto`, which
-        /// takes some of the processors beyond the fourth.
+        /// takes some of the other processors of --processors, or of those beyond the fourth.
         #[arg(long, value_name = "N")]
         copy_units: ThreadCount = copy_units,
         /// Threads that receive, decrypt and answer the packets of clients over UDP: a number, or `auto`, which takes some
-        /// of the processors beyond the fourth. With 0 the node's own thread does it.
+        /// of the other processors of --processors, or of those beyond the fourth. With 0 the node's own thread does it.
         #[arg(long, value_name = "N", default_value_t)]
         udp_lanes: ThreadCount,
         /// Do not use these techniques, to measure their effect: delayed-unbinding, contiguity and handover, which save

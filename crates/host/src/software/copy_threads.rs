@@ -44,8 +44,7 @@ impl CopyThreads {
         for number in 0..count {
             let unit = Arc::<Unit>::default();
             let (own, processor) = (Arc::clone(&unit), processors.of_thread(number));
-            // A thread that is pinned has its processor for itself.
-            let crowd = processor.map_or_else(Crowd::new, |_| Crowd::none());
+            let crowd = Crowd::new();
             let thread = std::thread::Builder::new().name(format!("portcullis-copy{number}"));
             started.threads.push(thread.spawn(move || {
                 if let Some(processor) = processor {

@@ -82,7 +82,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         let failed = |source| HostError::Socket { path: listen.path.clone(), source };
         listeners.push(bound.map_err(failed)?);
     }
-    let copy_units = config.copy_units.copy_units_on(config.processors.count());
+    let copy_units = config.copy_units.copy_units_on(config.processors.to_spare());
     #[cfg(feature = "udp")]
     let mut udp = UdpListeners::listen(config, &run, copy_units)?;
     let no_engine = || machine("cannot start the engine".to_owned());

@@ -84,7 +84,7 @@ impl UdpListeners {
     /// A port cannot be opened: the error names the port and the reason.
     pub fn listen(config: &HostConfig, run: &Run, threads_before: u32) -> Result<Option<Self>, ListenError> {
         let Some(udp) = &config.udp else { return Ok(None) };
-        let lanes = udp.lanes.lanes_on(config.processors.count());
+        let lanes = udp.lanes.lanes_on(config.processors.to_spare());
         let ports = udp.listen.iter().map(|listen| open(listen, lanes)).collect::<Result<Vec<Port>, _>>()?;
         let terms = ports.iter().map(|port| terms(udp, port, config.port.control_depth)).collect();
         let (listeners, sockets) =

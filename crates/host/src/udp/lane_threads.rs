@@ -72,7 +72,7 @@ impl LaneThreads {
         let mut started = Self { shared, threads: Vec::new() };
         for (number, mut lane) in lanes.into_iter().enumerate() {
             let (shared, processor) = (Arc::clone(&started.shared), processors.of_thread(first + number));
-            let crowd = processor.map_or_else(Crowd::new, |_| Crowd::none());
+            let crowd = Crowd::new();
             let thread = std::thread::Builder::new().name(format!("portcullis-udp{number}"));
             started.threads.push(thread.spawn(move || {
                 if let Some(processor) = processor {
@@ -91,10 +91,13 @@ impl LaneThreads {
     /// A thread has panicked.
     pub fn take_refusals(&self) -> VecDeque<Refused> {
         assert!(!self.shared.has_ended.load(Ordering::Relaxed), "a lane's thread has ended");
-        if !self.shared.has_refusals.swap(false, Ordering::AcqRel) {
+        if !self.shared.has_refusals.load(Ordering::Relaxed) {
             return VecDeque::new();
         }
-        std::mem::take(&mut *lock(&self.shared.refusals))
+        // The node's thread does not wait for a lane that holds the lock. That lane rings again.
+        let Ok(mut refusals) = self.shared.refusals.try_lock() else { return VecDeque::new() };
+        self.shared.has_refusals.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *refusals)
     }
 
     /// Returns the counters of each lane.
@@ -135,8 +138,19 @@ impl Shared {
             }
             idle.look_for(crowd);
             if idle.spin_or_yield(|| self.zero.elapsed()) {
-                self.sleep(lane);
+                self.sleep_until_work(lane, number);
                 idle.reset();
+            }
+        }
+    }
+
+    /// Sleeps until the lane has had something to do, or the thread is to stop. A wake that brings nothing is followed by
+    /// the next sleep at once: an idle lane costs nothing.
+    fn sleep_until_work(&self, lane: &mut Lane, number: usize) {
+        while !self.stop.load(Ordering::SeqCst) {
+            self.sleep(lane);
+            if lane.turn(self.zero.elapsed()) {
+                return self.report(lane, number);
             }
         }
     }
@@ -155,10 +169,11 @@ impl Shared {
                 refusals.pop_front();
             }
             refusals.push_back(refused);
+            self.has_refusals.store(true, Ordering::Relaxed);
+            drop(refusals);
             some = true;
         }
         if some {
-            self.has_refusals.store(true, Ordering::Release);
             self.node.ring();
         }
     }
@@ -167,7 +182,9 @@ impl Shared {
     fn sleep(&self, lane: &Lane) {
         let due = lane.next_wake().map(|due| due.saturating_sub(self.zero.elapsed()));
         let at_most = due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX));
-        let sockets = lane.sockets().iter().map(AsFd::as_fd).chain([self.wake.as_fd()]);
+        // A socket that is behind receives nothing, and would end each sleep.
+        let sockets = lane.sockets().iter().filter(|socket| !socket.is_behind());
+        let sockets = sockets.map(AsFd::as_fd).chain([self.wake.as_fd()]);
         let mut sources: Vec<PollFd<'_>> =
             sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)).collect();
         // A failure is like an early end of the sleep.

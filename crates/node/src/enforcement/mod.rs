@@ -190,6 +190,11 @@ impl<N: Nic> Enforcement<N> {
         self.region_keys.as_ref().is_some_and(RegionKeys::awaits_operations)
     }
 
+    /// Whether an operation of a tenant's client without queue pairs is awaited.
+    pub fn awaits_operations_of(&self, tenant: TenantId) -> bool {
+        self.region_keys.as_ref().is_some_and(|region_keys| region_keys.awaits_operations_of(tenant))
+    }
+
     /// Returns the mechanism for clients without queue pairs, to be changed.
     pub fn region_keys_mut(&mut self) -> Option<&mut RegionKeys> {
         self.region_keys.as_mut()
@@ -338,6 +343,12 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
+        // The region over the object of a permission that has waited may have been closed after the permission was queued.
+        if let Some(region_keys) = &mut self.region_keys {
+            let in_use = work.starting.extract_if(.., |it| region_keys.is_in_use(it.object));
+            let in_use: Vec<Exposure> = in_use.collect();
+            in_use.iter().for_each(|exposure| region_keys.hold_back(exposure));
+        }
         let done = self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending);
         if let Some(region_keys) = &mut self.region_keys {
             around.outcomes[self.noted..].iter().for_each(|outcome| region_keys.take_note(outcome));

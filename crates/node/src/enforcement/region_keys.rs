@@ -134,9 +134,8 @@ impl RegionKeys {
         self.held_back.push(*exposure);
     }
 
-    /// Takes out the held-back permissions that can be set up now.
+    /// Takes out the held-back permissions that can be set up now, as [`ready`](Self::ready) has found.
     pub fn take_released(&mut self) -> Vec<Exposure> {
-        self.look_at_closed();
         let held_back = std::mem::take(&mut self.held_back);
         let (held_back, released) = held_back.into_iter().partition(|it| self.is_in_use(it.object));
         self.held_back = held_back;
@@ -161,9 +160,14 @@ impl RegionKeys {
         waiting.map(|it| it.tenant).chain(ended).collect()
     }
 
-    /// Whether the end of an operation is awaited, which no event announces.
+    /// Whether ends of permissions are not reported yet. No event announces the end of the operations that they wait for.
     pub fn awaits_operations(&self) -> bool {
-        self.closed.iter().any(|it| !it.has_ended)
+        !self.closed.is_empty()
+    }
+
+    /// Whether an operation of a tenant's client on a closed region is being carried out.
+    pub fn awaits_operations_of(&self, tenant: TenantId) -> bool {
+        self.closed.iter().any(|it| !it.has_ended && it.withdrawal.tenant == tenant)
     }
 
     /// Notes under which permissions no operation is being carried out any more.

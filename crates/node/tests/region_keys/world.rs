@@ -27,6 +27,8 @@ pub struct Table {
     pub is_in_use: bool,
     /// The closed regions on which an operation is still carried out.
     pub in_use: BTreeSet<RegionName>,
+    /// Number of further questions after which these operations have ended.
+    pub ends_after: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,14 @@ impl Regions for Lent {
     }
 
     fn has_ended(&mut self, region: RegionName) -> bool {
-        !self.0.lock().expect("not poisoned").in_use.contains(&region)
+        let mut table = self.0.lock().expect("not poisoned");
+        if let Some(questions) = table.ends_after.as_mut() {
+            *questions = questions.saturating_sub(1);
+            if *questions == 0 {
+                table.in_use.clear();
+            }
+        }
+        !table.in_use.contains(&region)
     }
 }
 

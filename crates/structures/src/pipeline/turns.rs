@@ -102,8 +102,8 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
 }
 
 impl<E: VerbsEndpoint + Pollable, C: Clock> Pipeline<E, C> {
-    /// Prepares the descriptor, as [`portcullis::WaitingClient::arm`] does. Returns how long the event loop may wait for it
-    /// before the next [`Pipeline::turn`].
+    /// Prepares the descriptor, as [`portcullis::WaitingClient::arm`] does. Returns how long the event loop may wait for
+    /// it before the next [`Pipeline::turn`].
     pub fn arm(&self) -> Duration {
         self.core.borrow_mut().arm()
     }

@@ -211,7 +211,7 @@ fn latency(inputs: &Inputs, effort: Effort, progress: &mut Progress<'_>) -> [Out
     let [none, block] = [UNPROTECTED, BLOCK].map(|guard| {
         progress.step(&format!("{FIGURE}: latency, {}", guard.name));
         let run = run(inputs, effort, guard, (100, VALUE_BYTES));
-        SharedRun { clients: 1, lanes: 1, ..run }.run(inputs).percentile(50)
+        SharedRun { clients: 1, at_once: 1, ..run }.run(inputs).percentile(50)
     });
     let row = |what, micros| OutputRow::new(FIGURE, what, "µs in the median", micros);
     [

@@ -53,7 +53,7 @@ pub(super) struct SharedRun<J> {
     /// The number of clients on each machine.
     pub clients: u64,
     /// The most operations of a client at a time.
-    pub lanes: usize,
+    pub at_once: usize,
     /// The most bytes that an operation moves.
     pub bytes: u32,
     pub warm_up: Nanos,
@@ -145,7 +145,7 @@ impl Program for Performer {
 struct Part<J> {
     job: J,
     stage: Arc<Stage>,
-    lanes: usize,
+    at_once: usize,
     /// The structure that the client works on. Without one the client creates it.
     head: Option<ObjectRef>,
     dice: Dice,
@@ -169,14 +169,14 @@ impl<J: Job> Part<J> {
             clock.pass(FOR_EVER);
         }
         let dice = RefCell::new(self.dice);
-        let lane = async || {
+        let operations = async || {
             while !self.stage.is_over() {
                 let begun = self.stage.now();
                 self.job.perform(&structure, &dice).await;
                 self.stage.note(self.stage.now() - begun);
             }
         };
-        pipeline.run(self.lanes, (0..self.lanes).map(|_| lane()), |()| ());
+        pipeline.run(self.at_once, (0..self.at_once).map(|_| operations()), |()| ());
         self.stage.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -190,7 +190,7 @@ impl<J: Job> SharedRun<J> {
             job,
             config,
             clients: inputs.clients,
-            lanes: usize::try_from(inputs.crowd / inputs.clients.max(1)).unwrap_or(1).max(1),
+            at_once: usize::try_from(inputs.crowd / inputs.clients.max(1)).unwrap_or(1).max(1),
             bytes: 4 << 10,
             warm_up: measured,
             measured,
@@ -264,7 +264,7 @@ impl<J: Job> SharedRun<J> {
         let part = Part {
             job: self.job.clone(),
             stage: Arc::clone(stage),
-            lanes: self.lanes,
+            at_once: self.at_once,
             head,
             dice: dice(200_000),
         };

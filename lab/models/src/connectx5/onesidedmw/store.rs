@@ -87,7 +87,7 @@ fn insert(inputs: &Inputs, effort: Effort) -> Insert {
     let job = Inserts { options, value_bytes: prices.value_bytes, next: Arc::default() };
     let block = u32::try_from(prices.value_bytes + prices.value_bytes / 8 + 64).expect("a value is short");
     let run = SharedRun::new(&inputs, job, Mechanism::None, effort.span());
-    let mut measured = SharedRun { clients: 1, lanes: 1, bytes: block.max(SCAN_BYTES), ..run }.run(&inputs);
+    let mut measured = SharedRun { clients: 1, at_once: 1, bytes: block.max(SCAN_BYTES), ..run }.run(&inputs);
     let accesses = measured.work.requests - measured.work.control_messages;
     Insert { micros: measured.percentile(50), accesses: measured.each(accesses) }
 }

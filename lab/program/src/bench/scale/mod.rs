@@ -19,7 +19,8 @@ use gateway::LoadedGateway;
 use load::Request;
 use memcpy::WorkingSet;
 use portcullis::Mechanism;
-use reads::Reads;
+use portcullis::host::ThreadCount;
+use reads::{NodeThreads, Reads};
 use report::{Report, Row};
 use sizing::Sizing;
 use std::time::Duration;
@@ -29,6 +30,7 @@ Examples:
   portcullis-lab bench scale                # all rows, for a machine at rest
   portcullis-lab bench scale --what reads,udp --sizes 64,64KiB
   portcullis-lab bench scale --clients 1,4,12 --what table,queue --duration 5
+  portcullis-lab bench scale --what udp --udp-lanes 4      # beside --udp-lanes 1
   portcullis-lab bench scale --what gateway --clients 4 --json
   portcullis-lab bench scale --object-bytes 1GiB --what reads  # beyond caches
 
@@ -96,6 +98,12 @@ pub struct BenchScaleOptions {
     /// gateway up to 100,000 keys that fill them [default: 64MiB, or less if there is too little memory].
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     object_bytes: Option<u64>,
+    /// Copy units of the node, for the rows of reads: a number, or `auto`.
+    #[arg(long, value_name = "N", default_value_t)]
+    copy_units: ThreadCount,
+    /// UDP lanes of the node, for the rows of udp: a number, or `auto`.
+    #[arg(long, value_name = "N", default_value_t)]
+    udp_lanes: ThreadCount,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -233,9 +241,11 @@ impl Scale<'_> {
     fn reads(&mut self, clients: &[u32], nic: NicKind) -> Result<(), BenchError> {
         let what = if nic == NicKind::Udp { "udp-read" } else { "read" };
         let object_bytes = self.sizing.object_bytes;
+        let BenchScaleOptions { copy_units, udp_lanes, .. } = *self.options;
+        let threads = NodeThreads { copy_units, udp_lanes };
         for &size in self.options.sizes(nic) {
             for &count in clients {
-                let reads = Reads { nic, size, object_bytes, length: self.length() };
+                let reads = Reads { nic, threads, size, object_bytes, length: self.length() };
                 let name = self.name(&format!("{what} of {size} B, {count} clients"));
                 let measured = reads.measure(count as usize, &name)?;
                 self.add((what, size), count, &measured, u64::from(count) * object_bytes)?;

@@ -10,6 +10,7 @@ use super::super::{BenchError, processors, rate, usual_outstanding};
 use super::PROTECTION;
 use crate::network::NicKind;
 use crate::samples::Samples;
+use portcullis::host::ThreadCount;
 use portcullis::{Access, Allocate, ArenaMemory, Buffer, Lifetime, Permission, Session};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -23,10 +24,25 @@ const FILLED_AT_ONCE: usize = 1 << 20;
 /// Bytes that a node lends in addition to twice the objects: size classes round up.
 const MEMORY_BESIDE: u64 = 64 << 20;
 
+/// The threads of a node beside its own.
+#[derive(Clone, Copy)]
+pub struct NodeThreads {
+    pub copy_units: ThreadCount,
+    pub udp_lanes: ThreadCount,
+}
+
+impl NodeThreads {
+    /// Returns the options of `portcullis serve`.
+    fn options(self) -> [String; 2] {
+        [format!("--copy-units={}", self.copy_units), format!("--udp-lanes={}", self.udp_lanes)]
+    }
+}
+
 /// The reads of a row.
 #[derive(Clone, Copy)]
 pub struct Reads {
     pub nic: NicKind,
+    pub threads: NodeThreads,
     pub size: u32,
     pub object_bytes: u64,
     pub length: Length,
@@ -42,7 +58,8 @@ impl Reads {
     pub fn measure(self, clients: usize, name: &str) -> Result<Measured, BenchError> {
         let ends = Ends::on(self.nic);
         let lease = ["--longest-lifetime".to_owned(), format!("{}us", LEASE.0)];
-        let more = ROOM.iter().map(|&option| option.to_owned()).chain(lease).collect();
+        let more = ROOM.iter().map(|&option| option.to_owned());
+        let more = more.chain(lease).chain(self.threads.options()).collect();
         let memory = MEMORY_BESIDE + 2 * clients as u64 * self.object_bytes;
         let node = NodeProcess::start(&Setup { memory: Some(memory), more, ..ends.setup(PROTECTION) })?;
         let readers = Readers { reads: self, address: node.address(), ends: &ends };
