@@ -30,7 +30,7 @@ Examples:
   portcullis-lab bench scale                # all rows, for a machine at rest
   portcullis-lab bench scale --what reads,udp --sizes 64,64KiB
   portcullis-lab bench scale --clients 1,4,12 --what table,queue --duration 5
-  portcullis-lab bench scale --what udp --udp-lanes 4      # beside --udp-lanes 1
+  portcullis-lab bench scale --what udp --udp-lanes 4  # beside --udp-lanes 1
   portcullis-lab bench scale --what gateway --clients 4 --json
   portcullis-lab bench scale --object-bytes 1GiB --what reads  # beyond caches
 
