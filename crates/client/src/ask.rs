@@ -200,9 +200,10 @@ pub enum ControlRequest {
     /// free ended with this error is freed at the latest when this request is answered and the next chunk is allocated.
     JoinChunks,
     /// Requests a chunk. The answer is [`Answer::Granted`](crate::Answer): the permission ends when the chunk is freed,
-    /// and not before. If no chunk is free, the call ends with [`Error::NoFreeChunk`]. The request is refused at once
-    /// with [`Error::Quota`], or with [`Refusal::NoChunks`](portcullis_protocol::Refusal) before
-    /// [`ControlRequest::JoinChunks`] was answered.
+    /// and not before. If no chunk is free, the call ends with [`Error::NoFreeChunk`]. The request is refused with
+    /// [`Error::Quota`], or with [`Refusal::NoChunks`](portcullis_protocol::Refusal) before
+    /// [`ControlRequest::JoinChunks`] was answered: at once, or, in a batch and where the node's CPU serves chunks, by
+    /// the end of the call.
     AllocateChunk,
     /// Frees a chunk. The NIC unbinds its windows and zeroes it before any client gets it again. The answer is
     /// [`Answer::Done`](crate::Answer). [`Error::ForeignChunk`]: the permission is over no chunk of this client.

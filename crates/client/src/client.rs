@@ -142,10 +142,8 @@ impl<E: VerbsEndpoint> Client<E> {
         now: Moment,
         request: ControlRequest,
     ) -> Result<Call, NotBegun<Box<ControlRequest>>> {
-        let begun = match self.over {
-            Some(error) => Err(error),
-            None => self.requests.begin(&mut self.data, posting, now, &request),
-        };
+        let begun =
+            self.check_stands().and_then(|()| self.requests.begin(&mut self.data, posting, now, &request));
         begun.map_err(|error| NotBegun { ask: Box::new(request), error })
     }
 
@@ -153,17 +151,15 @@ impl<E: VerbsEndpoint> Client<E> {
     /// no key to the lifetime word.
     ///
     /// # Errors
-    /// As [`ControlRequest::Extend`].
+    /// As [`Client::call`] with [`ControlRequest::Extend`].
     pub fn extend_by_rpc(
         &mut self,
         now: Moment,
         lease: &Arc<Lease>,
         deadline: Moment,
     ) -> Result<Call, Error> {
-        match self.over {
-            Some(error) => Err(error),
-            None => self.requests.extend_by_message(&mut self.data, Posting::AtOnce, now, lease, deadline),
-        }
+        self.check_stands()?;
+        self.requests.extend_by_message(&mut self.data, Posting::AtOnce, now, lease, deadline)
     }
 
     /// Requests that a worker free the chunk at an address, even if another client holds it: for hostile tests. The
@@ -172,10 +168,8 @@ impl<E: VerbsEndpoint> Client<E> {
     /// # Errors
     /// As [`Client::call`] with [`ControlRequest::FreeChunk`].
     pub fn dangerous_free_chunk(&mut self, address: RemoteAddress) -> Result<Call, Error> {
-        match self.over {
-            Some(error) => Err(error),
-            None => self.requests.dangerous_free_chunk(&mut self.data.link, address),
-        }
+        self.check_stands()?;
+        self.requests.dangerous_free_chunk(&mut self.data.link, address)
     }
 
     /// Takes the result of a call. `None`: the call is under way, or its result was taken.
@@ -359,6 +353,10 @@ impl<E: VerbsEndpoint> Client<E> {
         self.requests.end(error);
         // The calls to which these extensions belong have just ended.
         while self.data.link.operations.next_extended().is_some() {}
+    }
+
+    fn check_stands(&self) -> Result<(), Error> {
+        self.over.map_or(Ok(()), Err)
     }
 
     /// Returns the error that ended the session. `None`: the session stands.

@@ -9,6 +9,7 @@ use crate::keys::{
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_planted::planted;
+use portcullis_protocol::{RegionName, Rights};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -20,6 +21,18 @@ pub struct RegionId {
     pub index: u32,
     /// Number of earlier uses of the slot.
     pub generation: u32,
+}
+
+impl From<RegionName> for RegionId {
+    fn from(RegionName { index, generation }: RegionName) -> Self {
+        Self { index, generation }
+    }
+}
+
+impl From<RegionId> for RegionName {
+    fn from(RegionId { index, generation }: RegionId) -> Self {
+        Self { index, generation }
+    }
 }
 
 /// A registered region.
@@ -63,6 +76,19 @@ impl Allowed {
     #[must_use]
     pub fn has(self, it: OperationType) -> bool {
         self.0 & 1 << it as u8 != 0
+    }
+}
+
+impl From<Rights> for Allowed {
+    /// Returns the types of operations that a permission with these rights allows.
+    fn from(rights: Rights) -> Self {
+        let of = [
+            (Rights::READ, OperationType::Read),
+            (Rights::WRITE, OperationType::Write),
+            (Rights::ATOMIC, OperationType::Atomic),
+        ];
+        let allowed = of.into_iter().filter(|(right, _)| rights.contains(*right));
+        Self(allowed.fold(0, |all, (_, it)| all | 1 << it as u8))
     }
 }
 

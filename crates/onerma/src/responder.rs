@@ -132,7 +132,7 @@ impl Refused {
             OperationType::Write => Access::REMOTE_WRITE,
             OperationType::Atomic | OperationType::Rekey => Access::REMOTE_ATOMIC,
         };
-        let region = RegionName { index: self.region.index, generation: self.region.generation };
+        let region = RegionName::from(self.region);
         let access = RefusedAccess {
             address: RemoteAddress(self.address),
             length: self.length.into(),

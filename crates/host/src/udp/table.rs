@@ -2,23 +2,12 @@
 
 use portcullis_nic::RemoteAddress;
 use portcullis_node::{OpenRegion, Regions};
-use portcullis_onerma::{Allowed, HostAddress, OperationType, Region, RegionId, RegionKey, RegionTable};
-use portcullis_protocol::{HolderKey, RegionName, Rights};
+use portcullis_onerma::{HostAddress, Region, RegionKey, RegionTable};
+use portcullis_protocol::{HolderKey, RegionName};
 
 /// The table of regions. The node owns it, and the responders of its lanes share the regions.
 #[derive(Debug)]
 pub(super) struct NodeRegions(pub RegionTable);
-
-fn allowed(rights: Rights) -> Allowed {
-    let of = [
-        (Rights::READ, OperationType::Read),
-        (Rights::WRITE, OperationType::Write),
-        (Rights::ATOMIC, OperationType::Atomic),
-    ];
-    let types: Vec<OperationType> =
-        of.into_iter().filter(|(right, _)| rights.contains(*right)).map(|(_, it)| it).collect();
-    Allowed::these(&types)
-}
 
 impl Regions for NodeRegions {
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
@@ -33,22 +22,18 @@ impl Regions for NodeRegions {
             length,
             offset,
             lifetime_word: Some(lifetime_word.0),
-            allowed: allowed(rights),
+            allowed: rights.into(),
         };
         let id = self.0.insert(region).ok()?;
         let key = self.0.derive(id, HostAddress(host), client.0).expect("it was just opened");
-        Some((RegionName { index: id.index, generation: id.generation }, HolderKey(key.to_bytes())))
+        Some((id.into(), HolderKey(key.to_bytes())))
     }
 
     fn close(&mut self, region: RegionName) {
-        assert!(self.0.remove(id(region)), "a region is closed once");
+        assert!(self.0.remove(region.into()), "a region is closed once");
     }
 
     fn has_ended(&mut self, region: RegionName) -> bool {
-        self.0.has_ended(id(region))
+        self.0.has_ended(region.into())
     }
-}
-
-fn id(region: RegionName) -> RegionId {
-    RegionId { index: region.index, generation: region.generation }
 }

@@ -277,7 +277,6 @@ impl<N: Nic> Enforcement<N> {
         self.mark_busy(exposure.tenant);
         match &mut self.region_keys {
             Some(region_keys) if region_keys.serves(exposure.client) => region_keys.expose(*exposure),
-            Some(region_keys) if region_keys.is_in_use(exposure.object) => region_keys.hold_back(exposure),
             _ => self.work_mut(exposure.tenant).starting.push(*exposure),
         }
     }
@@ -343,11 +342,9 @@ impl<N: Nic> Enforcement<N> {
             outcomes: &mut self.outcomes,
             exposing: &mut self.exposing,
         };
-        // The region over the object of a permission that has waited may have been closed after the permission was queued.
+        // Here and not when a permission is queued: the region over its object may be closed after that, in the same turn.
         if let Some(region_keys) = &mut self.region_keys {
-            let in_use = work.starting.extract_if(.., |it| region_keys.is_in_use(it.object));
-            let in_use: Vec<Exposure> = in_use.collect();
-            in_use.iter().for_each(|exposure| region_keys.hold_back(exposure));
+            region_keys.hold_back(&mut work.starting);
         }
         let done = self.mechanism.carry_out(&mut around, &mut work.starting, &mut work.ending);
         if let Some(region_keys) = &mut self.region_keys {

@@ -64,6 +64,13 @@ struct Guest {
     host: [u8; 16],
 }
 
+impl Closed {
+    /// Whether an operation on this object is being carried out.
+    fn uses(&self, object: ObjectId) -> bool {
+        !self.has_ended && self.withdrawal.object == object
+    }
+}
+
 /// The mechanism.
 #[derive(Debug)]
 pub(crate) struct RegionKeys {
@@ -128,10 +135,12 @@ impl RegionKeys {
         self.waiting.push(exposure);
     }
 
-    /// Keeps a permission of a client with queue pairs from being set up until no operation is carried out any more on
-    /// closed regions over its object. [`take_released`](Self::take_released) returns it then.
-    pub fn hold_back(&mut self, exposure: &Exposure) {
-        self.held_back.push(*exposure);
+    /// Takes out permissions of clients with queue pairs over whose objects an operation on a closed region is carried out.
+    /// [`take_released`](Self::take_released) returns them when it has ended.
+    pub fn hold_back(&mut self, starting: &mut Vec<Exposure>) {
+        let Self { closed, held_back, .. } = self;
+        let is_in_use = |it: &mut Exposure| closed.iter().any(|closed| closed.uses(it.object));
+        held_back.extend(starting.extract_if(.., is_in_use));
     }
 
     /// Takes out the held-back permissions that can be set up now, as [`ready`](Self::ready) has found.
@@ -143,8 +152,8 @@ impl RegionKeys {
     }
 
     /// Whether an operation on a closed region over this object is being carried out.
-    pub fn is_in_use(&self, object: ObjectId) -> bool {
-        self.closed.iter().any(|it| !it.has_ended && it.withdrawal.object == object)
+    fn is_in_use(&self, object: ObjectId) -> bool {
+        self.closed.iter().any(|it| it.uses(object))
     }
 
     /// Whether the NIC or an operation may still access an object under a permission that has ended.

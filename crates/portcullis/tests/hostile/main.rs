@@ -13,6 +13,7 @@ mod death;
 mod honest;
 mod keys;
 mod late_writer;
+mod late_writes;
 mod memory;
 mod messages;
 mod operator;

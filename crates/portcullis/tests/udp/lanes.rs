@@ -1,10 +1,11 @@
 //! Lanes: threads of a node that carry out operations of clients over UDP beside each other.
 
+use crate::late_writes::{Stop, write_late};
 use crate::rig::{RED, Rig, config, wait_for};
 use portcullis::host::ThreadCount;
-use portcullis::{Access, Acquire, Allocate, Lifetime, ObjectRef, Session, Unchecked};
+use portcullis::{Access, Acquire, Allocate, Lifetime, Session, Unchecked};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of the object that owners hand to and fro: a write of all of them has many operations.
 const BYTES: u32 = 64 << 10;
@@ -20,34 +21,6 @@ fn with_lanes(lanes: u32) -> Rig {
     Rig::with(node, |udp| udp.lanes = ThreadCount::Fixed(lanes))
 }
 
-/// Stops the other threads, also if the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Writes with each permission on and on, also when the permission has ended, until the next one is there.
-fn write_late(mut session: Session, object: ObjectRef, stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        let ask = Acquire::object(object).lifetime(Lifetime::millis(5)).wait(Lifetime::seconds(5));
-        let Ok(permission) = session.acquire(ask) else { continue };
-        let (address, credential) = (permission.address(), permission.credential());
-        loop {
-            let mut buffer = session.buffer(BYTES).expect("room");
-            buffer.write(0, &[0xee; BYTES as usize]);
-            let write = Access::write(Unchecked::new(address, credential), 0, buffer);
-            let begun = session.client().dangerous_access(write);
-            let Ok(operation) = begun else { break };
-            if session.wait(operation).map_or(true, |outcome| outcome.result.is_err()) {
-                break;
-            }
-        }
-    }
-}
-
 /// Late writers over UDP in every lane, and owners over UDP and in shared memory by turns.
 #[test]
 fn no_byte_of_a_late_writer_arrives_in_memory_of_the_next_owner() {
@@ -61,7 +34,7 @@ fn no_byte_of_a_late_writer_arrives_in_memory_of_the_next_owner() {
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 let session = rig.session(RED);
-                scope.spawn(|| write_late(session, object, &stop));
+                scope.spawn(|| write_late(session, (object, BYTES), Lifetime::millis(5), &stop));
             }
             let _stop = Stop(&stop);
             let mut bytes = vec![0; BYTES as usize];

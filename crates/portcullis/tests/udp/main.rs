@@ -15,6 +15,8 @@ mod fabrics;
 mod honest;
 mod keys;
 mod lanes;
+#[path = "../hostile/late_writes.rs"]
+mod late_writes;
 mod messages;
 mod mtu;
 mod path;

@@ -8,12 +8,9 @@ use crate::dice::Dice;
 use crate::memory::{SimMemory, Touch, Touches, Words, index};
 use crate::oracle::SessionId;
 use portcullis_node::{OpenRegion, Regions};
-use portcullis_onerma::{
-    Allowed, HostAddress, OperationType, Refused, Region, RegionId, RegionKey, RegionTable, Responder,
-    ResponderLimits,
-};
+use portcullis_onerma::{HostAddress, Refused, Region, RegionKey, RegionTable, Responder, ResponderLimits};
 use portcullis_planted::planted;
-use portcullis_protocol::{ClientId, HolderKey, Incarnation, RegionName, RemoteAddress, Rights};
+use portcullis_protocol::{ClientId, HolderKey, Incarnation, RegionName, RemoteAddress};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -240,17 +237,6 @@ impl NodeEnd {
     }
 }
 
-fn allowed(rights: Rights) -> Allowed {
-    let of = [
-        (Rights::READ, OperationType::Read),
-        (Rights::WRITE, OperationType::Write),
-        (Rights::ATOMIC, OperationType::Atomic),
-    ];
-    let types: Vec<OperationType> =
-        of.into_iter().filter(|(right, _)| rights.contains(*right)).map(|(_, it)| it).collect();
-    Allowed::these(&types)
-}
-
 impl Regions for SimRegions {
     fn open(&mut self, region: OpenRegion) -> Option<(RegionName, HolderKey)> {
         let OpenRegion { client, host, address, offset, length, lifetime_word, rights } = region;
@@ -267,11 +253,11 @@ impl Regions for SimRegions {
             length,
             offset,
             lifetime_word,
-            allowed: allowed(rights),
+            allowed: rights.into(),
         };
         let id = shared.table.insert(region).ok()?;
         let key = shared.table.derive(id, HostAddress(host), client.0)?;
-        let name = RegionName { index: id.index, generation: id.generation };
+        let name = RegionName::from(id);
         shared.open.insert(name);
         Some((name, HolderKey(key.to_bytes())))
     }
@@ -279,8 +265,7 @@ impl Regions for SimRegions {
     fn close(&mut self, region: RegionName) {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shared.begin_slow_write(region);
-        let id = RegionId { index: region.index, generation: region.generation };
-        assert!(shared.table.remove(id), "a region is closed once");
+        assert!(shared.table.remove(region.into()), "a region is closed once");
         shared.open.remove(&region);
     }
 

@@ -399,8 +399,7 @@ impl Cluster {
                     OperationType::Write => Rights::WRITE,
                     OperationType::Atomic | OperationType::Rekey => Rights::ATOMIC,
                 };
-                let region =
-                    RegionName { index: refused.region.index, generation: refused.region.generation };
+                let region = RegionName::from(refused.region);
                 let length = if right == Rights::ATOMIC { 8 } else { refused.length.into() };
                 // A hostile client seals with keys of others, or with none.
                 let is_mistaken = self.clients[self.sessions[session].client].hostile
