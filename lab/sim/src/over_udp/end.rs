@@ -137,6 +137,12 @@ impl OneShotEnd {
         taken
     }
 
+    /// Processes what has arrived. Returns whether there are completions to take.
+    pub fn has_completions(&mut self) -> bool {
+        self.proceed();
+        !self.completions.is_empty()
+    }
+
     /// Processes what has arrived, ends what has ended, and sends what is to be sent.
     fn proceed(&mut self) {
         let now = self.now();
