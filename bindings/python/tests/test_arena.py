@@ -128,6 +128,13 @@ with portcullis_memory.Node(memory="16MiB", socket=sys.argv[1]):
 """
 
 
+def freeze(node):
+    """Stops a node. Returns when all its threads have stopped."""
+    node.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(node.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+
+
 def test_an_operation_that_a_signal_has_interrupted_gives_its_buffer_back_when_it_ends(tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-c", NODE, tmp_path / "socket"]
@@ -138,7 +145,7 @@ def test_an_operation_that_a_signal_has_interrupted_gives_its_buffer_back_when_i
                 permission = session.allocate(8, lifetime=10)
                 permission.write(b"interest")
                 buffer = session.buffer(8)
-                node.send_signal(signal.SIGSTOP)
+                freeze(node)
                 timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
                 timer.start()
                 with pytest.raises(KeyboardInterrupt):
@@ -166,7 +173,7 @@ def test_an_operation_that_has_timed_out_closes_its_buffer(tmp_path):
                 permission = session.allocate(8, lifetime=10)
                 buffer = session.buffer(8)
                 seen = memoryview(buffer)
-                node.send_signal(signal.SIGSTOP)
+                freeze(node)
                 with pytest.raises(portcullis_memory.NodeError) as late:
                     permission.read_into(buffer)
                 assert late.value.name == "timed-out"
