@@ -2,7 +2,7 @@
 
 use portcullis_directory::etcd::{Etcd, EtcdOptions, Identity};
 use portcullis_directory::{DirectoryError, Name, Space};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -107,9 +107,11 @@ impl Server {
         self.child = again.unwrap_or_else(|log| panic!("etcd does not start again:\n{log}"));
     }
 
-    /// Stops its process with a signal.
+    /// Stops its process with a signal. Returns when all its threads have stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
+        let stopped = waitpid(Some(self.process()), WaitOptions::UNTRACED).expect("it is a child");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
     }
 
     /// Resumes its process.
@@ -117,9 +119,12 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
+    fn process(&self) -> Pid {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process")
+    }
+
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process");
-        kill_process(pid, signal).expect("it is ours");
+        kill_process(self.process(), signal).expect("it is ours");
     }
 }
 
