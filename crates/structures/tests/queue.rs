@@ -119,7 +119,8 @@ fn a_queue_that_is_closed_is_drained_and_takes_nothing_more() {
 fn a_full_queue_says_so_and_goes_on_when_consumers_have_made_room() {
     let node = node(Mechanism::MemoryWindow);
     let pipeline = pipeline(&node, "red");
-    let options = QueueOptions { segments_max: 2, ..short() };
+    // A push that outlasts its lease leaves its slot to the consumers and takes another one.
+    let options = QueueOptions { segments_max: 2, lease: Lifetime::seconds(10), ..short() };
     let queue = run(&pipeline, Queue::create(&pipeline, &options)).expect("a queue");
     for number in 0..128u8 {
         run(&pipeline, queue.push(&[number])).expect("there is room");
