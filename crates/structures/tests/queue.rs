@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Options with segments so short that each test takes several.
+/// Options with segments so short that each test takes several, and a lease that lasts on a busy machine.
 fn short() -> QueueOptions {
-    QueueOptions { segment_slots: 64, cell_bytes: 16, segments_max: 8, ..QueueOptions::default() }
+    let lease = Lifetime::seconds(1);
+    QueueOptions { segment_slots: 64, cell_bytes: 16, segments_max: 8, lease, ..QueueOptions::default() }
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +80,7 @@ fn every_mechanism_carries_a_queue() {
 fn entries_of_any_length_go_through() {
     let node = node(Mechanism::MemoryWindow);
     let pipeline = pipeline(&node, "red");
-    let options = QueueOptions { cell_bytes: 1024, segment_slots: 128, ..QueueOptions::default() };
+    let options = QueueOptions { cell_bytes: 1024, segment_slots: 128, ..short() };
     let queue = run(&pipeline, Queue::create(&pipeline, &options)).expect("a queue");
     let lengths = [0, 1, 1023, 1024, 1025, 40_000, ENTRY_BYTES_MAX, 7, ENTRY_BYTES_MAX, ENTRY_BYTES_MAX];
     let entry = |length: usize| (0..=255u8).cycle().take(length).collect::<Vec<u8>>();
