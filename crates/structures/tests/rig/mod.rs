@@ -15,6 +15,10 @@ use std::rc::Rc;
 /// Time after which an operation counts as one that never ends. Leases are far shorter.
 const HANGS_AFTER: Lifetime = Lifetime::seconds(60);
 
+/// Time for which an operation may make no progress. Many that change one key stand in each other's way, for longer than
+/// a session's usual 5 s where the machine is busy.
+const WITHIN: Lifetime = Lifetime::seconds(20);
+
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub fn node(mechanism: Mechanism) -> Host {
@@ -46,7 +50,8 @@ pub struct User {
 }
 
 pub fn pipeline(node: &Host, tenant: &str) -> Rc<Pipeline> {
-    let session = node.connect(tenant, SessionOptions::default()).expect("a session");
+    let options = SessionOptions { within: WITHIN, ..SessionOptions::default() };
+    let session = node.connect(tenant, options).expect("a session");
     Rc::new(Pipeline::new(session))
 }
 
