@@ -30,8 +30,9 @@ pub use keep::Keep;
 pub use mechanism::{Mechanism, UnknownMechanism};
 pub use messages::{
     Acquire, Allocate, ChunkTerms, CopyRequest, DATA_BYTES_MAX, Entry, GrantRequest, Granted, HandedOutBy,
-    MESSAGE_BYTES, MalformedMessage, NamedRequest, ObjectName, Part, QueuePairRequest, Reply, ReplyBody,
-    Request, RequestBody, message_in, received_message, sent_part,
+    MESSAGE_BYTES, MalformedMessage, NamedRequest, ObjectName, PACKED_HEAD_BYTES, Packing, Part,
+    QueuePairRequest, RECORDS_MAX, Records, Reply, ReplyBody, Request, RequestBody, is_packed, message_in,
+    messages_in, received_message, sent_part,
 };
 pub use names::{BadName, DirectoryName, Named, TenantName};
 pub use object_ref::{ObjectRef, UnknownObjectRef};

@@ -1,14 +1,17 @@
 //! The control messages: the requests that a client SENDs to its node, and the node's replies.
 //!
 //! Each message is 128 bytes, little-endian, with fields at fixed places; data of `node-copy` follows it. If the second
-//! half is zero and nothing follows, only the first half is sent. This is a codec, not a transport: the same bytes
-//! travel through a software NIC's queues and over real verbs.
+//! half is zero and nothing follows, only the first half is sent. Several messages travel as one if it has room for them
+//! ([`Packing`]). This is a codec, not a transport: the same bytes travel through a software NIC's queues and over real
+//! verbs.
 
 mod named;
+mod packed;
 mod requests;
 mod short;
 mod wire;
 
+pub use packed::{PACKED_HEAD_BYTES, Packing, RECORDS_MAX, Records, is_packed, messages_in};
 pub use requests::{
     Acquire, Allocate, CopyRequest, GrantRequest, NamedRequest, QueuePairRequest, RequestBody,
 };

@@ -77,6 +77,8 @@ pub(super) mod kind {
     pub const INCLUDE: u8 = 18;
     pub const JOIN_CHUNKS: u8 = 19;
     pub const ALLOCATE_CHUNK: u8 = 20;
+    /// A packed message, in both directions.
+    pub const PACKED: u8 = 128;
     pub const GRANTED_KEYS: u8 = 129;
     pub const GRANTED_NODE: u8 = 130;
     pub const GRANTED_GROUP: u8 = 139;
