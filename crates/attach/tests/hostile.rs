@@ -36,7 +36,7 @@ fn attached(rig: &Rig) -> TcpStream {
 #[test]
 fn whoever_does_not_say_hello_is_shown_out_at_once() {
     let rig = Rig::plain(UNHURRIED);
-    let wrong_magic = FromClient::Hello { magic: *b"PORTCUL\x01", version: 2 };
+    let wrong_magic = FromClient::Hello { magic: *b"PORTCUL\x01", version: 3 };
     let cases: [(&str, Vec<u8>); 9] = [
         ("garbage", (0..200u8).map(|byte| byte.wrapping_mul(37) | 0x80).collect()),
         ("a request over HTTP", b"GET / HTTP/1.1\r\nHost: node\r\n\r\n".to_vec()),
@@ -62,10 +62,10 @@ fn whoever_does_not_say_hello_is_shown_out_at_once() {
 #[test]
 fn a_hello_of_another_version_is_told_so() {
     let rig = Rig::plain(UNHURRIED);
-    let hello = FromClient::Hello { magic: *b"PORTCUL\0", version: 3 };
+    let hello = FromClient::Hello { magic: *b"PORTCUL\0", version: 4 };
     let mut stream = rig.call_and_say(&wire::frame(&hello));
     let FromNode::Refused(reason) = wire::parse(&last_words(&mut stream)) else { panic!("not refused") };
-    assert!(reason.contains("version 2"), "{reason}");
+    assert!(reason.contains("version 3"), "{reason}");
     rig.assert_untouched();
 }
 

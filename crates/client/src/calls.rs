@@ -310,6 +310,11 @@ impl Calls {
         self.ended
     }
 
+    /// Returns how many calls can begin. A call has its place until its result is taken.
+    pub(crate) fn room(&self) -> usize {
+        CALLS_MAX as usize - self.states.len()
+    }
+
     /// Calls that have begun and not ended.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

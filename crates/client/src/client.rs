@@ -9,8 +9,8 @@ use crate::permission::Mark;
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::{
-    Access, Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun, Operation,
-    Outcome, Permission,
+    Access, Answer, Buffer, CALLS_MAX, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun,
+    Operation, Outcome, Permission,
 };
 use portcullis_nic::{Completion, EndpointQueue, Memory, Pollable, VerbsEndpoint};
 use portcullis_planted::planted;
@@ -313,26 +313,30 @@ impl<E: VerbsEndpoint> Client<E> {
         data.routes.pump(&mut data.link, now);
     }
 
+    /// Handles the replies that have arrived with a message.
+    fn take_replies(&mut self, now: Moment, completion: &Completion) -> Result<(), Error> {
+        let Self { data, requests, .. } = self;
+        let arrived = data.link.control.completed(&data.link.endpoint, completion)?;
+        let Some(mut incoming) = arrived else { return Ok(()) };
+        while let Some(Arrived { purpose, body, data: bytes }) =
+            data.link.control.next_reply(&data.link.endpoint, &mut incoming)?
+        {
+            match purpose {
+                Purpose::Call(id) => requests.answered(data, now, id, body),
+                Purpose::Recover(queue_pair) => data.rebuild_answered(now, queue_pair, body)?,
+                Purpose::Piece(piece) => {
+                    data.routes.messages.piece_answered(&mut data.link, now, piece, body, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn control_completed(&mut self, now: Moment, completion: &Completion) {
         if self.over.is_some() {
             return;
         }
-        let Self { data, requests, .. } = self;
-        let handled = match data.link.control.completed(&data.link.endpoint, completion) {
-            Ok(Some(Arrived { purpose: Purpose::Call(id), body, .. })) => {
-                requests.answered(data, now, id, body);
-                Ok(())
-            }
-            Ok(Some(Arrived { purpose: Purpose::Recover(queue_pair), body, .. })) => {
-                data.rebuild_answered(now, queue_pair, body)
-            }
-            Ok(Some(Arrived { purpose: Purpose::Piece(piece), body, data: bytes })) => {
-                data.routes.messages.piece_answered(&mut data.link, now, piece, body, bytes);
-                Ok(())
-            }
-            other => other.map(|_| ()),
-        };
-        if let Err(error) = handled {
+        if let Err(error) = self.take_replies(now, completion) {
             self.end(error);
         }
         let link = &mut self.data.link;
@@ -365,16 +369,29 @@ impl<E: VerbsEndpoint> Client<E> {
         self.over
     }
 
-    /// Returns how many calls of the control path there is room for now.
+    /// Returns how many calls of the control path a batch has room for now.
     #[must_use]
     pub fn room_for_calls(&self) -> usize {
-        self.data.link.control.room()
+        self.data.link.control.room().min(self.requests.calls.room())
     }
 
-    /// Returns how many calls of the control path can be under way at once.
+    /// Returns how many calls of the control path can be under way at once, if they begin in batches.
     #[must_use]
     pub fn calls_max(&self) -> usize {
-        self.data.link.control.room_at_most()
+        self.data.link.control.room_at_most().min(CALLS_MAX as usize)
+    }
+
+    /// Returns how many calls await their answers.
+    #[must_use]
+    pub fn calls_under_way(&self) -> usize {
+        self.requests.calls.waiting()
+    }
+
+    /// Returns how many calls of a batch travel in one message. The message has no room for others before the last of
+    /// its calls is answered.
+    #[must_use]
+    pub fn calls_per_message(&self) -> usize {
+        self.data.link.control.requests_per_message()
     }
 
     /// Returns how many operations and calls have ended. A waiting caller learns from it whether the client makes

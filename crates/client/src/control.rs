@@ -6,13 +6,13 @@ use portcullis_nic::{
     VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::{
-    MESSAGE_BYTES, Reply, ReplyBody, Request, RequestBody, received_message, sent_part,
+    MESSAGE_BYTES, PACKED_HEAD_BYTES, Packing, Records, Reply, ReplyBody, Request, RequestBody, sent_part,
 };
 
 /// Bytes of a control message before its data.
 const HEAD: u64 = MESSAGE_BYTES as u64;
 
-/// The part of a sequence number that names the slot; the rest is its generation.
+/// The part of a sequence number that is reused; the rest is its generation.
 const INDEX_MASK: u32 = 0xFFFF;
 
 /// A part of an operation that travels as a control message (mechanism `node-copy`).
@@ -46,11 +46,24 @@ pub(crate) struct Arrived {
     pub(crate) data: (u64, u64),
 }
 
+/// The room of a message in the arena. It is free if the NIC has sent the message and the node has answered each of its
+/// requests: so the node has a receive posted for each message that is under way.
+#[derive(Clone, Copy, Default, Debug)]
 struct Slot {
-    generation: u16,
-    purpose: Option<Purpose>,
+    /// Requests of the message that are not answered.
+    unanswered: u16,
     /// Whether the NIC still needs the bytes.
     sending: bool,
+}
+
+/// A request that is under way, or the number of one that is not in use.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    generation: u16,
+    /// The slot of the message that carries the request.
+    slot: u16,
+    /// `None`: the number is not in use.
+    purpose: Option<Purpose>,
 }
 
 /// The control queue pair of a client.
@@ -59,10 +72,16 @@ pub(crate) struct Control {
     message_bytes: u32,
     slots: Vec<Slot>,
     free: Vec<u16>,
+    /// Requests under way, by the lower half of their sequence numbers.
+    pending: Vec<Pending>,
+    /// Numbers that are not in use.
+    unused: Vec<u16>,
     /// Slots of receives that wait to be posted.
     owed: Vec<u16>,
-    /// Requests of a batch that is being collected, and those of a posted batch that the queue had no room for.
+    /// Messages of a batch that is being collected, and those of a posted batch that the queue had no room for.
     held: Vec<WorkRequest>,
+    /// The message to which the batch's next request is added.
+    open: Option<(u16, Packing)>,
     /// Whether requests are being collected.
     holding: bool,
 }
@@ -70,14 +89,16 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(endpoint: &impl VerbsEndpoint) -> Self {
         let depth = u16::try_from(endpoint.size().control_depth).unwrap_or(u16::MAX);
-        let slot = |_| Slot { generation: 0, purpose: None, sending: false };
         Self {
             key: endpoint.arena_key(),
             message_bytes: endpoint.size().message_bytes,
-            slots: (0..depth).map(slot).collect(),
+            slots: vec![Slot::default(); depth.into()],
             free: (0..depth).rev().collect(),
+            pending: Vec::new(),
+            unused: Vec::new(),
             owed: (0..depth).collect(),
             held: Vec::new(),
+            open: None,
             holding: false,
         }
     }
@@ -106,14 +127,19 @@ impl Control {
         usize::from(!rebuild && self.slots.len() > 1)
     }
 
-    /// Returns how many requests other than for rebuilds can be sent now.
+    /// Returns how many requests other than for rebuilds a batch has room for now, whatever their lengths.
     pub(crate) fn room(&self) -> usize {
-        self.free.len().saturating_sub(self.kept_for(false))
+        self.free.len().saturating_sub(self.kept_for(false)) * self.requests_per_message()
     }
 
-    /// Returns how many requests other than for rebuilds can be under way at once.
+    /// Returns how many requests other than for rebuilds can be under way at once, if batches are full.
     pub(crate) fn room_at_most(&self) -> usize {
-        self.slots.len() - self.kept_for(false)
+        (self.slots.len() - self.kept_for(false)) * self.requests_per_message()
+    }
+
+    /// Returns for how many requests a message has room, whatever their lengths.
+    pub(crate) fn requests_per_message(&self) -> usize {
+        (Packing::records_max(self.message_bytes as usize) / 2).max(1)
     }
 
     /// Returns whether a request can be sent. `rebuild`: the request is for a rebuild.
@@ -129,7 +155,8 @@ impl Control {
         u64::from(self.message_bytes) * (self.depth() + u64::from(index))
     }
 
-    /// Sends a request with `data` behind it. Returns whether there was room. Without room nothing is sent.
+    /// Sends a request with `data` behind it, or adds a call to the batch that is being collected. Returns whether there
+    /// was room. Without room nothing is sent.
     pub(crate) fn ask<E: VerbsEndpoint>(
         &mut self,
         endpoint: &mut E,
@@ -137,45 +164,112 @@ impl Control {
         data: &[u8],
         purpose: Purpose,
     ) -> bool {
-        let rebuild = matches!(purpose, Purpose::Recover(_));
-        let Some(&index) = self.free.last().filter(|_| self.has_room(rebuild)) else { return false };
-        let at = self.send_at(index);
-        let generation = self.slots[usize::from(index)].generation;
-        let sequence = u32::from(generation) << 16 | u32::from(index);
+        let Some(index) = self.number() else { return false };
+        let sequence = u32::from(self.pending[usize::from(index)].generation) << 16 | u32::from(index);
         let message = Request { sequence, body }.encode();
-        let head = if data.is_empty() { sent_part(&message) } else { &message };
+        let slot = if self.holding && data.is_empty() && matches!(purpose, Purpose::Call(_)) {
+            self.pack(endpoint, &message)
+        } else {
+            self.close(endpoint);
+            self.send_alone(endpoint, &message, data, matches!(purpose, Purpose::Recover(_)))
+        };
+        let Some(slot) = slot else {
+            self.unused.push(index);
+            return false;
+        };
+        let pending = &mut self.pending[usize::from(index)];
+        (pending.slot, pending.purpose) = (slot, Some(purpose));
+        self.slots[usize::from(slot)].unanswered += 1;
+        true
+    }
+
+    /// Returns a number for a request. `None`: all numbers are in use.
+    fn number(&mut self) -> Option<u16> {
+        if let Some(index) = self.unused.pop() {
+            return Some(index);
+        }
+        let index = u16::try_from(self.pending.len()).ok()?;
+        self.pending.push(Pending { generation: 0, slot: 0, purpose: None });
+        Some(index)
+    }
+
+    /// Sends a message with one request. Returns its slot. `None`: there is no room.
+    fn send_alone<E: VerbsEndpoint>(
+        &mut self,
+        endpoint: &mut E,
+        message: &[u8; MESSAGE_BYTES],
+        data: &[u8],
+        rebuild: bool,
+    ) -> Option<u16> {
+        let index = *self.free.last().filter(|_| self.has_room(rebuild))?;
+        let at = self.send_at(index);
+        let head = if data.is_empty() { sent_part(message) } else { message };
         endpoint.arena().write(at, head);
         if !data.is_empty() {
             endpoint.arena().write(at + HEAD, data);
         }
-        let length = u32::try_from(head.len() + data.len()).unwrap_or(u32::MAX);
-        let local = LocalSpan { address: at, length, lkey: self.key };
-        let operation = Action::Send { local };
-        let request = WorkRequest { id: u64::from(sequence), signalled: true, operation };
-        if self.holding || !self.held.is_empty() {
+        let request = self.send_request(index, (0, head.len() + data.len()));
+        if !self.held.is_empty() || self.holding {
             self.held.push(request);
         } else if endpoint.post_control(std::slice::from_ref(&request)) != 1 {
-            return false;
+            return None;
         }
         self.free.pop();
-        let slot = &mut self.slots[usize::from(index)];
-        slot.purpose = Some(purpose);
-        slot.sending = true;
-        true
+        self.slots[usize::from(index)].sending = true;
+        Some(index)
     }
 
-    /// Begins to collect requests, to be sent with one doorbell.
+    /// Adds a request to the batch that is being collected. Returns the slot of its message. `None`: there is no room.
+    fn pack<E: VerbsEndpoint>(&mut self, endpoint: &E, message: &[u8; MESSAGE_BYTES]) -> Option<u16> {
+        let mut open = self.open;
+        let added = open.as_mut().and_then(|(index, packing)| Some((*index, packing.add(message)?)));
+        let (index, (at, record)) = match added {
+            Some(added) => added,
+            None => {
+                let index = *self.free.last().filter(|_| self.has_room(false))?;
+                let (_, packing) = open.insert((index, Packing::new(self.message_bytes as usize)));
+                let added = packing.add(message)?;
+                self.close(endpoint);
+                self.free.pop();
+                self.slots[usize::from(index)].sending = true;
+                (index, added)
+            }
+        };
+        self.open = open;
+        endpoint.arena().write(self.send_at(index) + at as u64, record);
+        Some(index)
+    }
+
+    /// Ends the message to which requests are added.
+    fn close<E: VerbsEndpoint>(&mut self, endpoint: &E) {
+        let Some((index, packing)) = self.open.take() else { return };
+        if let Some(head) = packing.head() {
+            endpoint.arena().write(self.send_at(index), &head);
+        }
+        let request = self.send_request(index, packing.span());
+        self.held.push(request);
+    }
+
+    /// The request that sends a message: its slot, its place there and its bytes.
+    fn send_request(&self, index: u16, (at, bytes): (usize, usize)) -> WorkRequest {
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let local = LocalSpan { address: self.send_at(index) + at as u64, length, lkey: self.key };
+        WorkRequest { id: u64::from(index), signalled: true, operation: Action::Send { local } }
+    }
+
+    /// Begins to collect requests, to be sent with one doorbell and in as few messages as carry them.
     pub(crate) fn hold(&mut self) {
         self.holding = true;
     }
 
     /// Stops collecting, and sends the collected requests.
     pub(crate) fn release<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
+        self.close(endpoint);
         self.holding = false;
         self.send_held(endpoint);
     }
 
-    /// Sends the collected requests, as far as the queue has room for them.
+    /// Sends the collected messages, as far as the queue has room for them.
     pub(crate) fn send_held<E: VerbsEndpoint>(&mut self, endpoint: &mut E) {
         if !self.held.is_empty() && !self.holding {
             let posted = endpoint.post_control(&self.held);
@@ -183,7 +277,7 @@ impl Control {
         }
     }
 
-    /// Returns whether requests or receives wait for room on a queue.
+    /// Returns whether messages or receives wait for room on a queue.
     pub(crate) fn is_behind(&self) -> bool {
         !self.owed.is_empty() || !self.held.is_empty() && !self.holding
     }
@@ -193,10 +287,16 @@ impl Control {
         if !std::mem::take(&mut self.holding) {
             return;
         }
-        for request in std::mem::take(&mut self.held) {
-            let Ok(sequence) = u32::try_from(request.id) else { continue };
-            self.answered(sequence);
-            self.sent(sequence);
+        let open = self.open.take().map(|(index, _)| index);
+        let held = std::mem::take(&mut self.held);
+        let dropped = held.iter().filter_map(|request| u16::try_from(request.id).ok()).chain(open);
+        for slot in dropped {
+            for index in 0..self.pending.len() {
+                if self.pending[index].slot == slot && self.pending[index].purpose.is_some() {
+                    self.answered_at(index);
+                }
+            }
+            self.sent(slot);
         }
     }
 
@@ -212,8 +312,9 @@ impl Control {
         }
     }
 
-    /// Handles a completion of the control queue pair. The result must be acted on before [`Control::post_receives`],
-    /// which gives the message's bytes back to the NIC.
+    /// Handles a completion of the control queue pair. Returns the message that has arrived, if one has. The caller
+    /// takes its replies ([`Control::next_reply`]) before [`Control::post_receives`] gives the message's bytes back to
+    /// the NIC.
     ///
     /// # Errors
     /// [`Error::SessionLost`]: the queue pair is in error, or the node's message cannot be decoded.
@@ -221,58 +322,87 @@ impl Control {
         &mut self,
         endpoint: &E,
         completion: &Completion,
-    ) -> Result<Option<Arrived>, Error> {
+    ) -> Result<Option<Incoming>, Error> {
         if completion.status != Status::Success {
             return Err(Error::SessionLost);
         }
+        let index = u16::try_from(completion.request).ok().filter(|&index| u64::from(index) < self.depth());
         let CompletionKind::Receive { length, .. } = completion.kind else {
-            if let Ok(sequence) = u32::try_from(completion.request) {
-                self.sent(sequence);
-            }
+            index.into_iter().for_each(|index| self.sent(index));
             return Ok(None);
         };
-        let index = u16::try_from(completion.request).ok().filter(|&index| u64::from(index) < self.depth());
         let index = index.ok_or(Error::SessionLost)?;
         if !self.owed.contains(&index) {
             self.owed.push(index);
         }
         let length = u64::from(length.min(self.message_bytes));
-        let data = length.saturating_sub(HEAD);
         let at = self.receive_at(index);
-        let message = received_message(length, |bytes| endpoint.arena().read(at, bytes));
-        let reply = Reply::decode(message.ok_or(Error::SessionLost)?).map_err(|_| Error::SessionLost)?;
-        let Some(purpose) = self.answered(reply.sequence) else { return Ok(None) };
-        Ok(Some(Arrived { purpose, body: reply.body, data: (at + HEAD, data) }))
+        let mut head = [0; PACKED_HEAD_BYTES];
+        endpoint.arena().read(at, &mut head);
+        let records = Records::of(head, length).map_err(|_| Error::SessionLost)?;
+        Ok(Some(Incoming { at, length, records }))
     }
 
-    /// The slot that a sequence number names. `None`: there is no such slot, or another request uses it now.
-    fn slot(&mut self, sequence: u32) -> Option<(u16, &mut Slot)> {
-        let index = u16::try_from(sequence & INDEX_MASK).ok()?;
-        let slot = self.slots.get_mut(usize::from(index))?;
-        (u32::from(slot.generation) == sequence >> 16).then_some((index, slot))
+    /// Takes the next reply of a message out that is awaited. Replies to requests that are over are left out.
+    ///
+    /// # Errors
+    /// [`Error::SessionLost`]: the reply cannot be decoded.
+    pub(crate) fn next_reply<E: VerbsEndpoint>(
+        &mut self,
+        endpoint: &E,
+        incoming: &mut Incoming,
+    ) -> Result<Option<Arrived>, Error> {
+        let Incoming { at, length, records } = incoming;
+        let data = (*at + HEAD, length.saturating_sub(HEAD));
+        while let Some(message) = records.read(|place, bytes| endpoint.arena().read(*at + place, bytes)) {
+            let reply = Reply::decode(message).map_err(|_| Error::SessionLost)?;
+            if let Some(purpose) = self.answered(reply.sequence) {
+                return Ok(Some(Arrived { purpose, body: reply.body, data }));
+            }
+        }
+        Ok(None)
     }
 
-    fn sent(&mut self, sequence: u32) {
-        if let Some((index, slot)) = self.slot(sequence)
-            && slot.sending
-        {
-            slot.sending = false;
+    fn sent(&mut self, index: u16) {
+        if std::mem::take(&mut self.slots[usize::from(index)].sending) {
             self.free_if_over(index);
         }
     }
 
+    /// Ends the request with a sequence number. `None`: there is no such request under way.
     fn answered(&mut self, sequence: u32) -> Option<Purpose> {
-        let (index, slot) = self.slot(sequence)?;
-        let purpose = slot.purpose.take()?;
-        self.free_if_over(index);
+        let index = usize::from(u16::try_from(sequence & INDEX_MASK).ok()?);
+        let pending = self.pending.get(index)?;
+        if u32::from(pending.generation) != sequence >> 16 {
+            return None;
+        }
+        self.answered_at(index)
+    }
+
+    fn answered_at(&mut self, index: usize) -> Option<Purpose> {
+        let pending = &mut self.pending[index];
+        let purpose = pending.purpose.take()?;
+        pending.generation = pending.generation.wrapping_add(1);
+        let slot = pending.slot;
+        self.unused.push(u16::try_from(index).expect("numbers have 16 bits"));
+        self.slots[usize::from(slot)].unanswered -= 1;
+        self.free_if_over(slot);
         Some(purpose)
     }
 
     fn free_if_over(&mut self, index: u16) {
-        let slot = &mut self.slots[usize::from(index)];
-        if slot.purpose.is_none() && !slot.sending {
-            slot.generation = slot.generation.wrapping_add(1);
+        let Slot { unanswered, sending } = self.slots[usize::from(index)];
+        if unanswered == 0 && !sending {
             self.free.push(index);
         }
     }
+}
+
+/// A message that has arrived, and those of its replies that are not taken yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    /// Offset of the message in the arena.
+    at: u64,
+    length: u64,
+    records: Records,
 }

@@ -8,6 +8,7 @@ mod exactly_once;
 mod fake;
 mod limits;
 mod node_copy;
+mod packing;
 mod set_aside;
 mod small_objects;
 mod switching;

@@ -57,7 +57,8 @@ use portcullis_memory::Mapping;
 use portcullis_nic::{EndpointSize, Guarantee};
 use portcullis_node::{NodeConfig, POOL_BASE};
 use portcullis_protocol::{
-    CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism, RemoteAddress,
+    CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism, PACKED_HEAD_BYTES,
+    RemoteAddress,
 };
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,6 +72,8 @@ pub struct PortLimits {
     pub send_depth: u32,
     /// Control messages that may be under way in each direction: a power of two.
     pub control_depth: u32,
+    /// Requests, and replies, for which a control message has room: 1 to 64. Twice as many fit if they are short.
+    pub requests_per_message: u32,
     /// The largest arena that a client gets, in bytes. On an RDMA device the arenas belong to the clients.
     pub arena_bytes_max: u64,
     /// Bytes of all clients' ports together, arenas and queues. The node fills and locks a client's port when the
@@ -80,7 +83,13 @@ pub struct PortLimits {
 
 impl Default for PortLimits {
     fn default() -> Self {
-        Self { send_depth: 256, control_depth: 64, arena_bytes_max: 64 << 20, ports_bytes_max: 512 << 20 }
+        Self {
+            send_depth: 256,
+            control_depth: 32,
+            requests_per_message: 32,
+            arena_bytes_max: 64 << 20,
+            ports_bytes_max: 512 << 20,
+        }
     }
 }
 
@@ -88,6 +97,10 @@ impl PortLimits {
     /// The size of a client's end, without its buffers.
     fn size(&self, config: &NodeConfig) -> EndpointSize {
         let data = if config.mechanism == Mechanism::NodeCopy { DATA_BYTES_MAX } else { 0 };
+        let packed = match self.requests_per_message as usize {
+            0 | 1 => 0,
+            requests => PACKED_HEAD_BYTES + requests * MESSAGE_BYTES,
+        };
         let size = EndpointSize {
             data_queue_pairs: 1 + config.spare_queue_pairs,
             chunk_queue_pairs: config
@@ -96,7 +109,7 @@ impl PortLimits {
                 .map_or(0, |_| u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX)),
             send_depth: self.send_depth,
             control_depth: self.control_depth,
-            message_bytes: u32::try_from(MESSAGE_BYTES + data).unwrap_or(u32::MAX),
+            message_bytes: u32::try_from(packed.max(MESSAGE_BYTES + data)).unwrap_or(u32::MAX),
             arena_bytes: 0,
         };
         size.with_buffers(0)

@@ -10,35 +10,42 @@ use portcullis_nic::{
     Access, Completion, CompletionKind, CqId, LocalSpan, Memory, Nic, Operation, PdId, QpId, ReceiveRequest,
     Region, RemoteAddress, Status, VerbsError, WorkRequest,
 };
+use portcullis_planted::planted;
 use portcullis_protocol::{
-    ClientId, CopyRequest, MESSAGE_BYTES, Reply, Request, RequestBody, received_message, sent_part,
+    ClientId, CopyRequest, MESSAGE_BYTES, PACKED_HEAD_BYTES, Packing, Records, Reply, Request, RequestBody,
+    is_packed, sent_part,
 };
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;
 
-/// The most replies that may wait for a client that takes none, in units of its control queue's depth. A client with
-/// more is evicted.
+/// The most replies that may wait for a client that takes none, in units of the requests that its control queue holds,
+/// and the most with data, in units of the queue's messages. A client with more is evicted.
 const BACKLOG_DEPTHS_MAX: usize = 4;
 
 /// The most entries of the completion queue for messages: one for each message of a thousand clients.
 const COMPLETIONS_MAX: u32 = 1 << 17;
 
-/// Meaning of a completion on a client's control queue pair.
+/// A request that has arrived.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    /// Replies were sent.
-    Sent,
-    /// The queue pair broke. Without it the node cannot exchange messages with the client.
-    Broken,
-    /// A message arrived.
-    Request {
-        /// The client's number for the request; zero if too little of the message arrived.
-        sequence: u32,
-        /// The request. `None`: the message cannot be decoded.
-        request: Option<RequestBody>,
-        /// The data behind the message, if it is a write.
-        data: Vec<u8>,
-    },
+pub(crate) struct Received {
+    /// The client's number for the request; zero if too little of the message arrived.
+    pub sequence: u32,
+    /// The request. `None`: it cannot be decoded.
+    pub request: Option<RequestBody>,
+    /// The data behind the message, if it is a write.
+    pub data: Vec<u8>,
+}
+
+impl Received {
+    /// Decodes a message. The number is at the same place in every message, even in one that cannot be decoded.
+    fn of(message: &[u8; MESSAGE_BYTES]) -> Self {
+        let sequence = u32::from_le_bytes([message[4], message[5], message[6], message[7]]);
+        let request = Request::decode(*message).ok().map(|request| request.body);
+        Self { sequence, request, data: Vec::new() }
+    }
+
+    /// A message of which too little arrived, or which is packed as no client packs it.
+    const CUT: Self = Self { sequence: 0, request: None, data: Vec::new() };
 }
 
 /// The messages of all clients.
@@ -48,6 +55,10 @@ pub(crate) struct Mailbox<M> {
     clients: BTreeMap<ClientId, Box<Messages<M>>>,
     /// Clients with replies to send, each once.
     outbox: Vec<ClientId>,
+    /// Clients with requests that are not taken out yet, each once, in the order of their turns.
+    inbox: VecDeque<ClientId>,
+    /// Number of messages received over queue pairs.
+    received: u64,
     /// The messages of clients without queue pairs.
     pub streams: Streams,
 }
@@ -59,7 +70,8 @@ impl<M: Memory> Mailbox<M> {
     /// The NIC has no such queue.
     pub fn new(nic: &mut impl Nic, depth_max: u32) -> Result<Self, VerbsError> {
         let cq = nic.create_cq(COMPLETIONS_MAX.min(depth_max))?;
-        Ok(Self { cq, clients: BTreeMap::new(), outbox: Vec::new(), streams: Streams::default() })
+        let (clients, outbox, inbox) = (BTreeMap::new(), Vec::new(), VecDeque::new());
+        Ok(Self { cq, clients, outbox, inbox, received: 0, streams: Streams::default() })
     }
 
     /// Returns the completion queue of the control queue pairs.
@@ -88,6 +100,7 @@ impl<M: Memory> Mailbox<M> {
     pub fn detach(&mut self, nic: &mut impl Nic, client: ClientId) {
         self.streams.remove(client);
         if let Some(messages) = self.clients.remove(&client) {
+            self.inbox.retain(|&waiting| waiting != client);
             let _ = nic.deregister_region(messages.region.id);
         }
     }
@@ -98,31 +111,73 @@ impl<M: Memory> Mailbox<M> {
         nic.poll(self.cq, most, completions).unwrap_or(0)
     }
 
-    /// Handles a completion on a client's control queue pair. Posts a message's receive again.
-    pub fn take_in(&mut self, nic: &mut impl Nic, client: ClientId, completion: &Completion) -> Heard {
+    /// Handles a completion on a client's control queue pair: takes a message's request out if it has one and if no
+    /// earlier one waits. Other messages wait for [`Mailbox::take_out`]. Returns false if the queue pair broke. Without
+    /// it the node cannot exchange messages with the client.
+    pub fn take_in(
+        &mut self,
+        nic: &mut impl Nic,
+        client: ClientId,
+        completion: &Completion,
+        received: &mut Vec<(ClientId, Received)>,
+    ) -> bool {
         let messages = self.clients.get_mut(&client).expect("a control queue pair goes with its messages");
         if completion.status != Status::Success {
-            return Heard::Broken;
+            return false;
         }
         let CompletionKind::Receive { length, .. } = completion.kind else {
             messages.finished = u32::try_from(completion.request).expect("replies are numbered in 32 bits");
             self.queue(client);
-            return Heard::Sent;
+            return true;
         };
         let slot = u32::try_from(completion.request).expect("receives are numbered by their slots");
-        let message = messages.message(slot, length);
-        let request = message.and_then(|message| Request::decode(message).ok()).map(|request| request.body);
-        let data = match request {
-            Some(RequestBody::Copy(CopyRequest::Write { length: claimed, .. })) => {
-                let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
-                messages.data(slot, usize::try_from(claimed.min(came)).unwrap_or(usize::MAX))
-            }
-            _ => Vec::new(),
-        };
-        // A queue pair that takes no receive is broken. Its next completion reports that.
-        let _ = messages.post_receive(nic, slot);
-        // The number of a truncated message may be truncated too.
-        Heard::Request { sequence: message.as_ref().map_or(0, sequence_of), request, data }
+        self.received += 1;
+        let head = messages.head(slot);
+        let is_packed = is_packed(&head);
+        if messages.arrived.is_empty() && !is_packed {
+            received.push((client, messages.single(slot, length, &head)));
+            // A queue pair that takes no receive is broken. Its next completion reports that.
+            let _ = messages.post_receive(nic, slot);
+            return true;
+        }
+        if messages.arrived.is_empty() {
+            self.inbox.push_back(client);
+        }
+        let records = Records::of(head, length.into()).ok();
+        // A message that no client packs shows nothing: its sender may have no room for packed replies.
+        messages.packs |= is_packed && records.is_some();
+        messages.arrived.push_back(Arrival { slot, length, records, is_packed });
+        true
+    }
+
+    /// Returns the number of messages received.
+    pub fn received(&self) -> u64 {
+        self.received + self.streams.received()
+    }
+
+    /// Returns whether messages have requests that are not taken out.
+    pub fn has_requests(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Takes out at most `most` requests of the client whose turn it is. Those of a client come in the order in which
+    /// they were sent. Returns whether there were any.
+    pub fn take_out(
+        &mut self,
+        nic: &mut impl Nic,
+        most: usize,
+        received: &mut Vec<(ClientId, Received)>,
+    ) -> bool {
+        let Some(client) = self.inbox.pop_front() else { return false };
+        let messages = self.clients.get_mut(&client).expect("a client leaves the inbox when it leaves");
+        for _ in 0..most {
+            let Some(request) = messages.next_request(nic) else { break };
+            received.push((client, request));
+        }
+        if !messages.arrived.is_empty() {
+            self.inbox.push_back(client);
+        }
+        true
     }
 
     /// Queues a reply, with data behind it, to a client. Returns whether the client keeps up. A client that has left
@@ -136,7 +191,7 @@ impl<M: Memory> Mailbox<M> {
         if !std::mem::replace(&mut messages.queued, true) {
             self.outbox.push(client);
         }
-        messages.outgoing.len() <= BACKLOG_DEPTHS_MAX * messages.queue.depth as usize
+        messages.is_within_backlog()
     }
 
     fn queue(&mut self, client: ClientId) {
@@ -174,11 +229,6 @@ impl<M: Memory> Mailbox<M> {
     }
 }
 
-/// Returns the number of a message. It is at the same place in every message, even in one that cannot be decoded.
-fn sequence_of(message: &[u8; MESSAGE_BYTES]) -> u32 {
-    u32::from_le_bytes([message[4], message[5], message[6], message[7]])
-}
-
 /// The queue pair for a client's messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageQueue {
@@ -189,17 +239,37 @@ pub(crate) struct MessageQueue {
     pub message_bytes: u32,
 }
 
+/// A message in a receive slot. The slot's receive is posted again when its last request is taken out, so a client has no
+/// more messages here than receives.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    slot: u32,
+    length: u32,
+    /// The requests that are not taken out. `None`: the message cannot be taken apart.
+    records: Option<Records>,
+    /// Whether the message is packed. Then its requests have no data.
+    is_packed: bool,
+}
+
 /// One client's messages. Each has a slot in memory: first the incoming ones, then the outgoing ones.
 #[derive(Debug)]
 struct Messages<M> {
     queue: MessageQueue,
     memory: M,
     region: Region,
+    /// Messages with requests that are not taken out, in the order of their arrival.
+    arrived: VecDeque<Arrival>,
     /// Replies that have no slot yet.
     outgoing: VecDeque<(Reply, Vec<u8>)>,
+    /// How many of them have data.
+    outgoing_with_data: usize,
+    /// The message in the next slot, to which replies without data are added.
+    open: Option<Packing>,
+    /// Whether the client has packed requests. Only such a client gets packed replies.
+    packs: bool,
     /// The requests that send the replies written since the last run.
     requests: Vec<WorkRequest>,
-    /// Number of replies that were given a slot.
+    /// Number of messages that were given a slot.
     sent: u32,
     finished: u32,
     /// Whether the client is in the outbox.
@@ -215,7 +285,11 @@ impl<M: Memory> Messages<M> {
             queue,
             memory,
             region,
+            arrived: VecDeque::new(),
             outgoing: VecDeque::new(),
+            outgoing_with_data: 0,
+            open: None,
+            packs: false,
             requests: Vec::new(),
             sent: 0,
             finished: 0,
@@ -234,16 +308,72 @@ impl<M: Memory> Messages<M> {
         LocalSpan { address: u64::from(slot) * u64::from(length), length, lkey: self.region.lkey }
     }
 
+    /// The most requests that the client can have under way.
+    fn requests_max(&self) -> usize {
+        let room = self.queue.message_bytes as usize;
+        self.queue.depth as usize * if self.packs { Packing::records_max(room) } else { 1 }
+    }
+
+    /// Whether no more replies wait than may. Replies with data have a bound of their own, since they are large.
+    fn is_within_backlog(&self) -> bool {
+        self.outgoing.len() <= BACKLOG_DEPTHS_MAX * self.requests_max()
+            && self.outgoing_with_data <= BACKLOG_DEPTHS_MAX * self.queue.depth as usize
+    }
+
     /// Posts the receive of slot `slot` again.
     fn post_receive(&self, nic: &mut impl Nic, slot: u32) -> Result<(), VerbsError> {
         let request = ReceiveRequest { id: u64::from(slot), local: self.span(slot) };
         nic.post_receive(self.queue.qp, &[request]).map(|_| ())
     }
 
-    /// Copies the message in receive slot `slot`, so that the sender cannot change it any more. `length`: the number of
-    /// bytes that arrived. `None`: the message is truncated.
-    fn message(&self, slot: u32, length: u32) -> Option<[u8; MESSAGE_BYTES]> {
-        received_message(length.into(), |bytes| self.memory.read(self.span(slot).address, bytes))
+    /// Reads the beginning of the message in receive slot `slot`. Each byte is read once, so the client cannot change
+    /// it between its check and its use.
+    fn head(&self, slot: u32) -> [u8; PACKED_HEAD_BYTES] {
+        let mut head = [0; PACKED_HEAD_BYTES];
+        self.memory.read(self.span(slot).address, &mut head);
+        head
+    }
+
+    /// Decodes the request of a message that carries one, with the data that has arrived behind it.
+    fn single(&self, slot: u32, length: u32, head: &[u8; PACKED_HEAD_BYTES]) -> Received {
+        let mut message = [0; MESSAGE_BYTES];
+        let (first, second) = message.split_at_mut(PACKED_HEAD_BYTES);
+        first.copy_from_slice(head);
+        match length as usize {
+            PACKED_HEAD_BYTES => {}
+            length if length < MESSAGE_BYTES => return Received::CUT,
+            _ => self.memory.read(self.span(slot).address + PACKED_HEAD_BYTES as u64, second),
+        }
+        self.with_data(Received::of(&message), slot, length)
+    }
+
+    /// Adds the data that has arrived behind the message in receive slot `slot`, if the request is a write.
+    fn with_data(&self, mut received: Received, slot: u32, length: u32) -> Received {
+        if let Some(RequestBody::Copy(CopyRequest::Write { length: claimed, .. })) = received.request {
+            let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
+            received.data = self.data(slot, usize::try_from(claimed.min(came)).unwrap_or(usize::MAX));
+        }
+        received
+    }
+
+    /// Takes out the next request, and posts the receive of a message with the last one. `None`: there is no request.
+    fn next_request(&mut self, nic: &mut impl Nic) -> Option<Received> {
+        let Arrival { slot, length, records, is_packed } = self.arrived.front_mut()?;
+        let (slot, length, is_packed) = (*slot, *length, *is_packed);
+        let address = u64::from(slot) * u64::from(self.queue.message_bytes);
+        let memory = &self.memory;
+        let record = records.as_mut().and_then(|all| all.read(|at, bytes| memory.read(address + at, bytes)));
+        let is_over = records.is_none_or(|records| records.left() == 0) || planted!(RestOfPackedForgotten);
+        let received = match record {
+            None => Received::CUT,
+            Some(record) if is_packed => Received::of(&record),
+            Some(record) => self.with_data(Received::of(&record), slot, length),
+        };
+        if is_over {
+            self.arrived.pop_front();
+            let _ = self.post_receive(nic, slot);
+        }
+        Some(received)
     }
 
     fn data_bytes_max(&self) -> usize {
@@ -264,38 +394,84 @@ impl<M: Memory> Messages<M> {
     /// Queues a reply behind the earlier ones. Nearly always a slot is free. The reply is then written there at once:
     /// replies are large, and a copy of one waits until the reply is written.
     fn push(&mut self, reply: &Reply, data: Vec<u8>) {
-        if self.outgoing.is_empty() && self.has_free_slot() {
-            self.write(reply, &data);
-        } else {
+        if !self.outgoing.is_empty() || !self.write(reply, &data) {
+            self.outgoing_with_data += usize::from(!data.is_empty());
             self.outgoing.push_back((*reply, data));
         }
     }
 
-    /// Writes a reply into the next slot, which must be free, and adds the request that sends it.
-    fn write(&mut self, reply: &Reply, data: &[u8]) {
-        let depth = self.queue.depth;
-        let mut local = self.span(depth + self.sent % depth);
+    /// Writes a reply: into the open message, if the client packs and the reply has no data, and else into a slot of its
+    /// own. Returns false if there is no room.
+    fn write(&mut self, reply: &Reply, data: &[u8]) -> bool {
         let message = reply.encode();
-        let head = if data.is_empty() { sent_part(&message) } else { &message };
-        self.memory.write(local.address, head);
-        if !data.is_empty() {
-            self.memory.write(local.address + MESSAGE_BYTES as u64, data);
+        if self.packs && data.is_empty() {
+            return self.pack(&message);
         }
-        local.length = u32::try_from(head.len() + data.len()).expect("no more than a message carries");
+        self.close();
+        if !self.has_free_slot() {
+            return false;
+        }
+        let head = if data.is_empty() { sent_part(&message) } else { &message };
+        let at = self.next_slot();
+        self.memory.write(at.address, head);
+        if !data.is_empty() {
+            self.memory.write(at.address + MESSAGE_BYTES as u64, data);
+        }
+        self.send_slot(at, (0, head.len() + data.len()));
+        true
+    }
+
+    /// Adds a reply to the open message, or to a new one. Returns false if there is no room.
+    fn pack(&mut self, message: &[u8; MESSAGE_BYTES]) -> bool {
+        if self.open.is_some_and(|open| !open.has_room_for(message)) {
+            self.close();
+        }
+        if self.open.is_none() && !self.has_free_slot() {
+            return false;
+        }
+        let at = self.next_slot();
+        let open = self.open.get_or_insert_with(|| Packing::new(at.length as usize));
+        let (place, record) = open.add(message).expect("each message has room for one reply");
+        self.memory.write(at.address + place as u64, record);
+        true
+    }
+
+    /// Ends the open message.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let at = self.next_slot();
+        if let Some(head) = open.head() {
+            self.memory.write(at.address, &head);
+        }
+        self.send_slot(at, open.span());
+    }
+
+    /// The slot of the next message, or of the open one.
+    fn next_slot(&self) -> LocalSpan {
+        self.span(self.queue.depth + self.sent % self.queue.depth)
+    }
+
+    /// Adds the request that sends the next slot's message: its place in the slot, and its bytes.
+    fn send_slot(&mut self, slot: LocalSpan, (at, bytes): (usize, usize)) {
+        let length = u32::try_from(bytes).expect("no more than a message carries");
+        let local = LocalSpan { address: slot.address + at as u64, length, lkey: slot.lkey };
         self.sent = self.sent.wrapping_add(1);
         // One completion for each run, or for half of the queue, is enough to know which slots are free.
-        let signalled = self.sent.is_multiple_of((depth / 2).max(1));
+        let signalled = self.sent.is_multiple_of((self.queue.depth / 2).max(1));
         let operation = Operation::Send { local };
         self.requests.push(WorkRequest { id: u64::from(self.sent), signalled, operation });
     }
 
     /// Sends the replies that fit.
     fn send(&mut self, nic: &mut impl Nic) -> Result<(), VerbsError> {
-        while self.has_free_slot()
-            && let Some((reply, data)) = self.outgoing.pop_front()
-        {
-            self.write(&reply, &data);
+        while let Some((reply, data)) = self.outgoing.pop_front() {
+            if !self.write(&reply, &data) {
+                self.outgoing.push_front((reply, data));
+                break;
+            }
+            self.outgoing_with_data -= usize::from(!data.is_empty());
         }
+        self.close();
         let Some(last) = self.requests.last_mut() else { return Ok(()) };
         last.signalled = true;
         let posted = nic.post_send(self.queue.qp, &self.requests);

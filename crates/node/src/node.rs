@@ -7,7 +7,7 @@ use crate::config::{ConfigError, NodeConfig};
 use crate::counters::Counters;
 use crate::ends::{Ends, Rebuilt};
 use crate::enforcement::{Enforcement, EnforcementOutcome, node_copy};
-use crate::mailbox::{Heard, Mailbox};
+use crate::mailbox::{Mailbox, Received};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_nic::{Completion, Event, Memory, Nic, QpChange, QpId, RefusedAccess, VerbsError};
 use portcullis_protocol::{
@@ -61,8 +61,6 @@ pub struct Node<N: Nic> {
     /// The chunks that the NIC hands out without the CPU.
     pub(crate) chunks: Option<OffloadedChunks<N::Memory>>,
     memory: N::Memory,
-    /// Number of control messages received.
-    control_messages: u64,
     /// Number of queue pairs rebuilt.
     recoveries: u64,
     /// Clients that cannot be served any more.
@@ -71,8 +69,8 @@ pub struct Node<N: Nic> {
     operations_at: Option<Moment>,
     /// Buffer for completions, kept from turn to turn.
     completions: Vec<Completion>,
-    /// Buffer for messages that are received at once, kept from turn to turn.
-    heard: Vec<(ClientId, Heard)>,
+    /// Buffer for requests that are received at once, kept from turn to turn.
+    received: Vec<(ClientId, Received)>,
 }
 
 impl<N: Nic> std::fmt::Debug for Node<N> {
@@ -127,12 +125,11 @@ impl<N: Nic + 'static> Node<N> {
             mailbox,
             ends: Ends::new(capabilities.sees_peer_ends, config.recoveries_max),
             memory,
-            control_messages: 0,
             recoveries: 0,
             evicted: Vec::new(),
             operations_at: None,
             completions: Vec::new(),
-            heard: Vec::new(),
+            received: Vec::new(),
             config,
         })
     }
@@ -238,40 +235,60 @@ impl<N: Nic> Node<N> {
     }
 
     fn take_requests(&mut self, nic: &mut N, now: Moment) -> bool {
-        let mut completions = std::mem::take(&mut self.completions);
         let mut left = self.config.requests_per_turn as usize;
         let mut worked = self.take_messages(nic, &mut left, now);
         while left > 0 && self.books.has_steps() {
-            completions.clear();
-            let polled = self.mailbox.poll(nic, left.min(REQUESTS_AT_ONCE), &mut completions);
-            if polled == 0 {
+            let most = left.min(REQUESTS_AT_ONCE);
+            // Messages that wait with requests get at least half of the turn.
+            let polls = if self.mailbox.has_requests() { most.div_ceil(2) } else { most };
+            self.completions.clear();
+            let polled = self.mailbox.poll(nic, polls, &mut self.completions);
+            if polled == 0 && !self.mailbox.has_requests() {
                 break;
             }
             worked = true;
-            left -= polled;
-            // A client that requests a rebuild has broken a queue pair just before.
-            self.take_events(nic, now);
-            let mut heard = std::mem::take(&mut self.heard);
-            heard.extend(completions.iter().filter_map(|completion| self.take_in(nic, completion)));
-            // The records of several objects are fetched at once, and not each when its request is served. Looking a
-            // record up waits for memory too, so the look-ups follow each other closely: the processor then does them
-            // side by side.
-            for (_, heard) in &heard {
-                if let Heard::Request {
-                    request: Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { object, .. }))),
-                    ..
-                } = heard
-                {
-                    self.books.fetch(*object);
-                }
+            let mut received = std::mem::take(&mut self.received);
+            self.take_in_messages(nic, &mut received);
+            if polled > 0 {
+                // A client that requests a rebuild has broken a queue pair just before.
+                self.take_events(nic, now);
             }
-            for (client, heard) in heard.drain(..) {
-                self.hear_from(nic, client, heard, now);
+            while received.len() < most && self.mailbox.take_out(nic, most - received.len(), &mut received) {}
+            left -= received.len().clamp(1, left);
+            self.serve_all(nic, &mut received, now);
+            self.received = received;
+        }
+        // Requests that the turn has no steps for wait for the next one.
+        worked || self.mailbox.has_requests()
+    }
+
+    /// Takes in the polled completions of messages, and the requests that need not wait.
+    fn take_in_messages(&mut self, nic: &mut N, received: &mut Vec<(ClientId, Received)>) {
+        let completions = std::mem::take(&mut self.completions);
+        for completion in &completions {
+            // Others are of clients that have left, or of data queue pairs, whose flushed requests complete here.
+            if let Some((client, None)) = self.ends.owner(completion.queue_pair)
+                && !self.mailbox.take_in(nic, client, completion, received)
+            {
+                self.books.evict(client);
+                self.apply_effects();
             }
-            self.heard = heard;
         }
         self.completions = completions;
-        worked
+    }
+
+    /// Serves requests that were received together.
+    fn serve_all(&mut self, nic: &mut N, received: &mut Vec<(ClientId, Received)>, now: Moment) {
+        // The records of several objects are fetched at once, and not each when its request is served. Looking a record
+        // up waits for memory too, so the look-ups follow each other closely: the processor then does them side by side.
+        for (_, Received { request, .. }) in &*received {
+            if let Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { object, .. }))) = request {
+                self.books.fetch(*object);
+            }
+        }
+        for (client, request) in received.drain(..) {
+            self.take_request(nic, client, request, now);
+        }
     }
 
     /// Receives at most `left` messages of clients without queue pairs.
@@ -279,36 +296,23 @@ impl<N: Nic> Node<N> {
         let mut worked = false;
         while *left > 0
             && self.books.has_steps()
-            && let Some((client, heard)) = self.mailbox.streams.take_in()
+            && let Some((client, received)) = self.mailbox.streams.take_out()
         {
             worked = true;
             *left -= 1;
-            self.hear_from(nic, client, heard, now);
+            self.take_request(nic, client, received, now);
         }
         worked
     }
 
-    /// Returns the meaning of a completion on a control queue pair, and its client. `None`: the client has left, or it
-    /// is a data queue pair, whose flushed requests complete here.
-    fn take_in(&mut self, nic: &mut N, completion: &Completion) -> Option<(ClientId, Heard)> {
-        let (client, None) = self.ends.owner(completion.queue_pair)? else { return None };
-        Some((client, self.mailbox.take_in(nic, client, completion)))
-    }
-
-    /// Handles a message or an event of an attached client.
-    fn hear_from(&mut self, nic: &mut N, client: ClientId, heard: Heard, now: Moment) {
-        match heard {
-            Heard::Sent => {}
-            Heard::Broken => self.books.evict(client),
-            Heard::Request { sequence, request, data } => {
-                self.control_messages += 1;
-                let tenant = self.books.tenant_of(client).expect("only attached clients are polled");
-                let from = RequestOrigin { client, tenant, sequence };
-                match request {
-                    Some(request) => self.serve(nic, from, request, &data, now),
-                    None => self.answer(from, Err(Refusal::Malformed)),
-                }
-            }
+    /// Handles a request of an attached client.
+    fn take_request(&mut self, nic: &mut N, client: ClientId, received: Received, now: Moment) {
+        let Received { sequence, request, data } = received;
+        let tenant = self.books.tenant_of(client).expect("a client's messages leave with it");
+        let from = RequestOrigin { client, tenant, sequence };
+        match request {
+            Some(request) => self.serve(nic, from, request, &data, now),
+            None => self.answer(from, Err(Refusal::Malformed)),
         }
         self.apply_effects();
     }
@@ -651,7 +655,7 @@ impl<N: Nic> Node<N> {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let (windows, window_operations) = self.enforcement.mechanism.windows();
-        let Self { control_messages, recoveries, .. } = *self;
+        let (control_messages, recoveries) = (self.mailbox.received(), self.recoveries);
         let books = self.books.counters();
         let chunks = self.chunks.as_ref().map_or(books, OffloadedChunks::counters);
         Counters {

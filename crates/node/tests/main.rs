@@ -16,6 +16,7 @@ mod lingering;
 mod members;
 mod memory;
 mod objects;
+mod packing;
 mod pools;
 mod region_keys;
 mod reports;

@@ -53,6 +53,8 @@ pub enum Mistake {
     KeyNotCompared,
     /// A queue pair continues to serve after a refusal: requests that should be flushed are executed.
     ServesInError,
+    /// The node takes only the first request out of a packed message.
+    RestOfPackedForgotten,
     /// A request that waits is never granted.
     WaiterForgotten,
     /// Requests that a turn had no time to grant are not granted by the next.
@@ -358,7 +360,7 @@ impl Mistake {
     ];
 
     /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -376,6 +378,7 @@ impl Mistake {
         Self::RangeOneByteLong,
         Self::KeyNotCompared,
         Self::ServesInError,
+        Self::RestOfPackedForgotten,
         Self::WaiterForgotten,
         Self::PutOffForgotten,
         Self::DepartedKeepHolding,

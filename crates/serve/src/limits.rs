@@ -81,6 +81,9 @@ options! {
         /// Control messages of a client under way in each direction: a power of two, 4096 at most.
         #[arg(long, value_name = "N", value_parser = depth)]
         control_depth: u32 = port.control_depth,
+        /// Requests of a client, and replies to it, that a control message has room for: 64 at most.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+        requests_per_message: u32 = port.requests_per_message,
     }
 }
 

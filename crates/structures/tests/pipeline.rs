@@ -1,7 +1,7 @@
 //! All accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
 
 use crate::rig::{node, node_with, pipeline, run};
-use portcullis::{Allocate, BarePermission, ChunkLimits, Error, Lifetime, Mechanism, NodeConfig};
+use portcullis::{Acquire, Allocate, BarePermission, ChunkLimits, Error, Lifetime, Mechanism, NodeConfig};
 use portcullis_structures::{Pipeline, Work};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -34,6 +34,28 @@ fn more_accesses_than_there_is_room_for_end_in_any_order_of_awaiting() {
             }
         });
     }
+}
+
+#[test]
+fn more_requests_than_there_is_room_for_wait_while_the_end_that_they_wait_for_gets_through() {
+    let node = node(Mechanism::MemoryWindow);
+    let pipeline = pipeline(&node, "red");
+    run(&pipeline, async {
+        let first = Allocate::bytes(64).lifetime(Lifetime::seconds(10));
+        let first = pipeline.allocate(first).await.expect("memory");
+        let ask = Acquire::object(first.object()).lifetime(Lifetime::seconds(10)).wait(Lifetime::seconds(1));
+        // A client has room for 1,024 calls.
+        let asked: Vec<_> = (0..1_100).map(|_| pipeline.acquire(ask)).collect();
+        while node.counters().postponed < 100 {
+            pipeline.sleep(Lifetime::millis(1)).await.expect("the session goes on");
+        }
+        pipeline.revoke(first, false).await.expect("the end that all wait for");
+        for permission in asked {
+            let permission = permission.await.expect("each gets its turn");
+            pipeline.revoke(permission, false).await.expect("the next one's turn");
+        }
+    });
+    assert_eq!(node.counters().permissions, 0);
 }
 
 #[test]

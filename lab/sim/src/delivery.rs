@@ -167,11 +167,12 @@ pub(crate) fn summary(packet: &Packet) -> String {
 }
 
 pub(crate) fn message(bytes: &[u8]) -> String {
-    use portcullis_protocol::{Reply, Request, message_in};
-    let Some(whole) = message_in(bytes) else { return format!("{} bytes", bytes.len()) };
-    match (Request::decode(whole), Reply::decode(whole)) {
+    use portcullis_protocol::{Reply, Request, messages_in};
+    let Some(messages) = messages_in(bytes) else { return format!("{} bytes", bytes.len()) };
+    let texts = messages.map(|whole| match (Request::decode(whole), Reply::decode(whole)) {
         (Ok(request), _) => format!("{request:?}"),
         (_, Ok(reply)) => format!("{reply:?}"),
         _ => "nonsense".to_owned(),
-    }
+    });
+    texts.collect::<Vec<_>>().join(" + ")
 }

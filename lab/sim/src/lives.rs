@@ -13,7 +13,7 @@ use crate::network::{Cut, port_address};
 use crate::nic::{Disturbance, NodeNic};
 use crate::oracle::{SessionId, WorkerOf};
 use crate::over_udp::{NodeEnd, is_over_udp};
-use crate::plan::Programs;
+use crate::plan::{MESSAGE_BYTES, Programs};
 use crate::turns::nic_time;
 use crate::worker::Worker;
 use portcullis_client::{Client, ClientConfig};
@@ -23,8 +23,7 @@ use portcullis_protocol::{CHUNK_QUEUE_PAIRS, ClientId, Incarnation, Lifetime, Me
 use portcullis_softnic::SoftNic;
 use portcullis_softnic::core::{NetworkPort, ObjectCounts};
 
-const MESSAGE_BYTES: u32 = 128;
-/// Bytes of a client's buffers.
+/// Bytes of a client's buffers, and of its messages if each carries one request.
 const ARENA_BYTES: u64 = 32 << 10;
 /// Bytes of the buffers of a client that works on a structure, whose values are long.
 const LARGE_ARENA_BYTES: u64 = 4 << 20;
@@ -251,13 +250,16 @@ impl Cluster {
     /// Returns the size of a client's end. `asks_nic`: the client requests chunks from the NIC.
     pub fn end_of_a_client(&self, asks_nic: bool) -> EndpointSize {
         let chunk_queue_pairs = if asks_nic { CHUNK_QUEUE_PAIRS } else { 0 };
+        let (_, control_depth) = self.node_plan.depths;
+        let message_bytes = self.node_plan.message_bytes;
+        let buffers = if self.plan.programs.share_a_structure() { LARGE_ARENA_BYTES } else { ARENA_BYTES };
         EndpointSize {
             chunk_queue_pairs: u32::try_from(chunk_queue_pairs).unwrap_or(0),
             data_queue_pairs: 1 + self.node_plan.config.spare_queue_pairs,
             send_depth: self.node_plan.depths.0,
-            control_depth: self.node_plan.depths.1,
-            message_bytes: MESSAGE_BYTES,
-            arena_bytes: if self.plan.programs.share_a_structure() { LARGE_ARENA_BYTES } else { ARENA_BYTES },
+            control_depth,
+            message_bytes,
+            arena_bytes: buffers + 2 * u64::from(control_depth * (message_bytes - MESSAGE_BYTES)),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::clock::{MICROSECOND, MILLISECOND, Nanos};
 use crate::dice::Dice;
 use crate::oracle::{LONGEST_KEEP, LONGEST_WAIT};
 use portcullis_node::{AuditEvents, ChunkLimits, NodeConfig, Quota, Reductions, ViolationLimits};
-use portcullis_protocol::{Lifetime, Mechanism};
+use portcullis_protocol::{Lifetime, Mechanism, PACKED_HEAD_BYTES};
 
 /// The random stream from which the plan itself is drawn.
 const PLAN: u64 = 1;
@@ -14,9 +14,13 @@ const SHARING: u64 = 4;
 const CHUNKS: u64 = 5;
 /// The random stream that decides whether a node's NIC has what chains need, such as binds for other queue pairs.
 const CHAINS: u64 = 7;
-
+/// The random stream that decides whether control messages carry several requests.
+const PACKING: u64 = 9;
 /// The random stream that decides how many clients are over UDP, and whether an attacker is on their paths.
 const UDP: u64 = 8;
+
+/// Bytes of a control message that carries one request.
+pub(crate) const MESSAGE_BYTES: u32 = 128;
 
 /// Kinds of faults, with the names that reports use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, serde::Serialize)]
@@ -270,6 +274,8 @@ pub(crate) struct NodePlan {
     pub drift: i32,
     /// The depths of a client's data queue pairs and of its control queue pair.
     pub depths: (u32, u32),
+    /// Bytes of a control message.
+    pub message_bytes: u32,
 }
 
 impl NodePlan {
@@ -362,6 +368,7 @@ impl NodePlan {
             patience: Lifetime(dice.of(400..2_000)),
             drift: i32::try_from(dice.of(0..1_000)).unwrap_or(0),
             depths: (1 << dice.of(1..6), 1 << dice.of(1..5)),
+            message_bytes: draw_message_bytes(plan.seed),
         }
     }
 }
@@ -399,6 +406,14 @@ fn spacious(plan: &Plan, config: NodeConfig) -> NodeConfig {
         postponed_max: 64,
         ..config
     }
+}
+
+/// Returns the size of control messages: in some runs they carry several requests.
+fn draw_message_bytes(seed: u64) -> u32 {
+    let mut dice = Dice::new(seed, PACKING);
+    let requests = if dice.per_mille(400) { dice.of(2..20) } else { 1 };
+    let head = if requests > 1 { PACKED_HEAD_BYTES as u64 } else { 0 };
+    u32::try_from(head + requests * u64::from(MESSAGE_BYTES)).expect("messages are short")
 }
 
 /// Returns a configuration with a pool of chunks that is often empty.

@@ -1,5 +1,6 @@
 //! The work of an honest client: it acquires, uses, extends, revokes, lets expire, and acts late. It keeps the rules.
 
+mod bursts;
 mod sharing;
 
 use crate::dice::Dice;
@@ -316,7 +317,7 @@ const FREES_NOT: u64 = 700;
 /// Beginnings.
 impl Worker {
     fn begin(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
-        if self.use_names(client, scene) {
+        if self.use_names(client, scene) || self.burst(client, scene) {
             return;
         }
         let weights = self.habits.weights;
@@ -361,6 +362,12 @@ impl Worker {
     }
 
     fn allocate(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let ask = self.allocation();
+        let call = client.call(scene.moment, ask);
+        self.began(call, Purpose::Grant { sharing: ask.sharing });
+    }
+
+    fn allocation(&mut self) -> Allocate {
         let mut ask = Allocate::bytes(self.dice.magnitude(1..self.habits.size_max + 1));
         ask = ask.lifetime(self.lifetime()).rights(self.rights());
         if self.dice.per_mille(self.habits.shared) {
@@ -373,17 +380,23 @@ impl Worker {
         if self.dice.per_mille(100) {
             ask = ask.aligned(1 << self.dice.of(0..17));
         }
+        ask
+    }
+
+    fn acquire(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+        let Some(ask) = self.acquisition(scene) else { return self.allocate(client, scene) };
         let call = client.call(scene.moment, ask);
         self.began(call, Purpose::Grant { sharing: ask.sharing });
     }
 
-    fn acquire(&mut self, client: &mut SimClient, scene: &mut Scene<'_>) {
+    /// Returns a request for an object that the client knows. `None`: the client knows none.
+    fn acquisition(&mut self, scene: &mut Scene<'_>) -> Option<Acquire> {
         let lost = self.dice.per_mille(30);
         let known = match lost {
             true => &scene.gossip.lost[scene.tenant][..],
             false => scene.gossip.objects[scene.tenant].make_contiguous(),
         };
-        let Some(&object) = self.dice.pick(known) else { return self.allocate(client, scene) };
+        let &object = self.dice.pick(known)?;
         let wait = Lifetime(self.dice.magnitude(1..20_000));
         let mut ask = Acquire::object(object).lifetime(self.lifetime()).rights(self.rights()).wait(wait);
         if self.dice.per_mille(self.habits.shared) {
@@ -393,8 +406,7 @@ impl Worker {
             let offset = self.dice.of(0..self.habits.size_max.min(256));
             ask = ask.part(offset, self.dice.of(0..128));
         }
-        let call = client.call(scene.moment, ask);
-        self.began(call, Purpose::Grant { sharing: ask.sharing });
+        Some(ask)
     }
 
     /// Whether a permission is over another tenant's object.

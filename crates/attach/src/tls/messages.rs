@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Marks the first message of an attach.
 const MAGIC: [u8; 8] = *b"PORTCUL\0";
 /// Version of the protocol. The hello is the same in all versions.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The longest reason that is sent to a peer, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 

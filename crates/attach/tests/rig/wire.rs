@@ -28,7 +28,7 @@ pub enum FromNode {
 }
 
 pub fn hello() -> FromClient {
-    FromClient::Hello { magic: *b"PORTCUL\0", version: 2 }
+    FromClient::Hello { magic: *b"PORTCUL\0", version: 3 }
 }
 
 pub fn terms() -> FromNode {

@@ -4,8 +4,8 @@ use super::{GOOD, REMOTE_BYTES, World};
 use portcullis_nic::Memory;
 use portcullis_protocol::{
     Acquire, Allocate, CopyRequest, Credential, GrantRequest, Granted, Incarnation, Lifetime, MESSAGE_BYTES,
-    Mechanism, Moment, NamedRequest, ObjectRef, Part, PermissionId, QueuePairRequest, Refusal, RemoteAddress,
-    Reply, ReplyBody, Request, RequestBody, Rkey, message_in,
+    Mechanism, Moment, NamedRequest, ObjectRef, PACKED_HEAD_BYTES, Packing, Part, PermissionId,
+    QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rkey, messages_in,
 };
 use std::collections::VecDeque;
 
@@ -24,6 +24,8 @@ pub enum Reaction {
 #[derive(Default)]
 pub struct Node {
     pub asked: Vec<Request>,
+    /// Number of messages that carried them.
+    pub messages: usize,
     /// Reactions to the next requests. After them the node serves.
     pub reactions: VecDeque<Reaction>,
     /// While set, replies go into `held`.
@@ -36,25 +38,58 @@ pub struct Node {
     pub next: u64,
 }
 
+/// Receives a message. The replies to packed requests are packed, too, unless they are held.
 pub fn receive(world: &mut World, message: &[u8]) {
-    let whole = message_in(message);
-    let request = Request::decode(whole.expect("a whole message")).expect("the client speaks the protocol");
-    let data = message.get(MESSAGE_BYTES..).unwrap_or_default();
+    let records: Vec<_> = messages_in(message).expect("a whole message").collect();
+    let data = message.get(MESSAGE_BYTES..).filter(|_| records.len() == 1).unwrap_or_default();
+    world.node.messages += 1;
+    let replies: Vec<_> = records.into_iter().filter_map(|record| answer(world, record, data)).collect();
+    if world.node.hold {
+        world.node.held.extend(replies);
+    } else {
+        deliver(world, &replies);
+    }
+}
+
+/// Returns the reply to a request.
+fn answer(world: &mut World, record: [u8; MESSAGE_BYTES], data: &[u8]) -> Option<Vec<u8>> {
+    let request = Request::decode(record).expect("the client speaks the protocol");
     world.node.asked.push(request);
     if let RequestBody::QueuePair(QueuePairRequest::Recover { queue_pair }) = request.body {
         world.stop(queue_pair);
     }
     let (body, data) = match world.node.reactions.pop_front().unwrap_or(Reaction::Serve) {
-        Reaction::Ignore => return,
+        Reaction::Ignore => return None,
         Reaction::Say(body) => (body, Vec::new()),
         Reaction::Serve => serve(world, request.body, data),
     };
     let mut reply = Reply { sequence: request.sequence, body }.encode().to_vec();
     reply.extend(data);
-    if world.node.hold {
-        world.node.held.push_back(reply);
-    } else {
-        world.deliver(&reply);
+    Some(reply)
+}
+
+/// Delivers replies in as few messages as carry them. A reply with data travels alone.
+pub fn deliver(world: &mut World, replies: &[Vec<u8>]) {
+    let room = MESSAGE_BYTES + world.data as usize;
+    let mut left = replies;
+    while let Some(first) = left.first() {
+        let (mut packing, mut bytes) = (Packing::new(room), vec![0; room]);
+        for reply in left.iter().take_while(|reply| reply.len() == MESSAGE_BYTES) {
+            let message = reply.first_chunk().expect("a message");
+            let Some((at, record)) = packing.add(message) else { break };
+            bytes[at..at + record.len()].copy_from_slice(record);
+        }
+        if packing.records() == 0 {
+            world.deliver(first);
+            left = &left[1..];
+            continue;
+        }
+        left = &left[packing.records()..];
+        if let Some(head) = packing.head() {
+            bytes[..PACKED_HEAD_BYTES].copy_from_slice(&head);
+        }
+        let (at, length) = packing.span();
+        world.deliver(&bytes[at..at + length]);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages of clients without queue pairs. They arrive over a connection that the node does not know: its owner passes
 //! each message to the node as a value, and takes the replies as values.
 
-use super::{Heard, sequence_of};
-use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, Request};
+use super::Received;
+use portcullis_protocol::{ClientId, MESSAGE_BYTES, Reply, messages_in};
 use std::collections::{HashMap, VecDeque};
 
 /// Number of a client's requests that have no reply yet.
@@ -19,6 +19,8 @@ pub(crate) struct Streams {
     clients: HashMap<ClientId, Stream>,
     arrived: VecDeque<(ClientId, [u8; MESSAGE_BYTES])>,
     replies: VecDeque<(ClientId, [u8; MESSAGE_BYTES])>,
+    /// Number of messages taken out.
+    received: u64,
 }
 
 impl Streams {
@@ -46,10 +48,17 @@ impl Streams {
     }
 
     /// Takes out the next message that has arrived, decoded.
-    pub fn take_in(&mut self) -> Option<(ClientId, Heard)> {
+    pub fn take_out(&mut self) -> Option<(ClientId, Received)> {
         let (client, message) = self.arrived.pop_front()?;
-        let request = Request::decode(message).ok().map(|request| request.body);
-        Some((client, Heard::Request { sequence: sequence_of(&message), request, data: Vec::new() }))
+        self.received += 1;
+        // Each message over a stream carries one request.
+        let is_whole = messages_in(&message).is_some();
+        Some((client, if is_whole { Received::of(&message) } else { Received::CUT }))
+    }
+
+    /// Returns the number of messages taken out.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     pub fn reply(&mut self, client: ClientId, reply: &Reply) {

@@ -14,9 +14,9 @@ use portcullis_nic::{
 use portcullis_node::{Admission, ChunkEnds, ClientEnds, Node, NodeConfig, ViolationLimits};
 use portcullis_protocol::{
     Acquire, Allocate, ClientId, DirectoryName, Entry, GrantRequest, Granted, Holders, Incarnation, Keep,
-    Lifetime, MESSAGE_BYTES, Moment, NamedRequest, ObjectName, ObjectRef, Part, PermissionId,
-    QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights, Rkey, Sharing,
-    TenantName, received_message,
+    Lifetime, MESSAGE_BYTES, Moment, NamedRequest, ObjectName, ObjectRef, PACKED_HEAD_BYTES, Packing, Part,
+    PermissionId, QueuePairRequest, Refusal, RemoteAddress, Reply, ReplyBody, Request, RequestBody, Rights,
+    Rkey, Sharing, TenantName, is_packed, messages_in,
 };
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +47,8 @@ pub struct Seat {
     /// The client posts no receives any more.
     pub is_deaf: bool,
     sequence: u32,
+    /// Number of messages that have arrived.
+    pub messages: u32,
     replies: HashMap<u32, (ReplyBody, Vec<u8>)>,
     unmatched: VecDeque<Reply>,
     /// Completions of requests that were no control messages.
@@ -186,7 +188,17 @@ impl Rig {
             endpoint.post_control_receive(&[receive(lkey, slot)]);
         }
         let (replies, unmatched, completions) = (HashMap::new(), VecDeque::new(), Vec::new());
-        let seat = Seat { id, port, endpoint, is_deaf: false, sequence: 0, replies, unmatched, completions };
+        let seat = Seat {
+            id,
+            port,
+            endpoint,
+            is_deaf: false,
+            sequence: 0,
+            messages: 0,
+            replies,
+            unmatched,
+            completions,
+        };
         let number = self.seats.iter().position(Option::is_none).unwrap_or(self.seats.len());
         if number == self.seats.len() {
             self.seats.push(None);
@@ -256,6 +268,23 @@ impl Rig {
         bytes.extend(data);
         seat.send_raw(&bytes);
         sequence
+    }
+
+    /// Sends requests in one message, and returns their numbers. Takes no turns.
+    pub fn send_packed(&mut self, client: usize, bodies: &[RequestBody]) -> Vec<u32> {
+        let seat = self.seat(client);
+        let (mut packing, mut bytes) =
+            (Packing::new(SIZE.message_bytes as usize), vec![0; PACKED_HEAD_BYTES]);
+        let sequences = bodies.iter().map(|&body| {
+            seat.sequence += 1;
+            let message = Request { sequence: seat.sequence, body }.encode();
+            bytes.extend(packing.add(&message).expect("the message has room").1);
+            seat.sequence
+        });
+        let sequences = sequences.collect();
+        bytes[..PACKED_HEAD_BYTES].copy_from_slice(&packing.head().expect("several requests"));
+        seat.send_raw(&bytes);
+        sequences
     }
 
     /// Takes the reply to a request, if it has arrived.
@@ -431,23 +460,31 @@ impl Seat {
                 let slot = u32::try_from(completion.request).expect("a slot");
                 let mut bytes = vec![0; length as usize];
                 self.endpoint.arena().read(u64::from(slot) * u64::from(SIZE.message_bytes), &mut bytes);
-                let message =
-                    received_message(length.into(), |head| head.copy_from_slice(&bytes[..head.len()]));
-                let reply =
-                    Reply::decode(message.expect("a whole message")).expect("a node's reply means something");
-                if reply.sequence == 0 || reply.sequence > self.sequence {
-                    self.unmatched.push_back(reply);
-                } else {
-                    let data = bytes.get(MESSAGE_BYTES..).unwrap_or_default().to_vec();
-                    let before = self.replies.insert(reply.sequence, (reply.body, data));
-                    assert!(before.is_none(), "two replies to one request");
-                }
+                self.messages += 1;
+                self.take_replies(&bytes);
                 if !self.is_deaf {
                     self.endpoint.post_control_receive(&[receive(self.endpoint.arena_key(), slot)]);
                 }
             }
         }
         !completions.is_empty()
+    }
+}
+
+impl Seat {
+    /// Takes the replies of a message.
+    fn take_replies(&mut self, bytes: &[u8]) {
+        let is_packed = bytes.first_chunk().is_some_and(is_packed);
+        let data = bytes.get(MESSAGE_BYTES..).filter(|_| !is_packed).unwrap_or_default();
+        for record in messages_in(bytes).expect("a whole message") {
+            let reply = Reply::decode(record).expect("a node's reply means something");
+            if reply.sequence == 0 || reply.sequence > self.sequence {
+                self.unmatched.push_back(reply);
+            } else {
+                let before = self.replies.insert(reply.sequence, (reply.body, data.to_vec()));
+                assert!(before.is_none(), "two replies to one request");
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attacks on the control path: malformed messages, forged messages, endless messages.
 
-use crate::attacker::{Attacker, REPLY_BYTES};
+use crate::attacker::Attacker;
 use crate::canary::Canary;
 use crate::rig::{BLUE, RED, Rig, random, wait_for};
 use portcullis::{Lifetime, Moment, PermissionId, Refusal, RemoteAddress, Rights, SessionOptions, Sharing};
@@ -85,7 +85,8 @@ fn a_message_that_is_cut_is_refused_and_one_that_is_too_long_ends_its_sender() {
             "{length} bytes"
         );
     }
-    for length in [REPLY_BYTES + 1, 2 * REPLY_BYTES, 4096, 1 << 20, (1 << 20) + 1, u32::MAX] {
+    let most = attacker.size.message_bytes;
+    for length in [most + 1, 2 * most, 64 << 10, 1 << 20, (1 << 20) + 1, u32::MAX] {
         let mut attacker = rig.attacker();
         let operation = Operation::Send { local: attacker.local(0, length) };
         attacker.endpoint.post_control(&[WorkRequest { id: 0, signalled: true, operation }]);

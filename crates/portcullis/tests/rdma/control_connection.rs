@@ -49,7 +49,7 @@ const WELCOME: u8 = 2;
 
 /// The first message: the protocol and its version.
 pub fn hello() -> Vec<u8> {
-    [&[0][..], b"PORTCUL\0", &[2]].concat()
+    [&[0][..], b"PORTCUL\0", &[3]].concat()
 }
 
 /// The second message: the addresses of the client's queue pairs.

@@ -9,7 +9,7 @@
 
 use super::wire::kind;
 use super::{MESSAGE_BYTES, MalformedMessage, sent_part};
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U32, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a packed message before its records.
@@ -30,7 +30,7 @@ struct Head {
     /// Number of records: 2 to [`RECORDS_MAX`].
     records: U32,
     /// A bit for each record: whether it has [`MESSAGE_BYTES`]. Other records have half of that.
-    long: [U64; 2],
+    long: U128,
     rest: [u8; 40],
 }
 
@@ -111,12 +111,11 @@ impl Packing {
     /// Returns the head, which belongs at the beginning. `None`: a single record has none.
     #[must_use]
     pub fn head(&self) -> Option<[u8; PACKED_HEAD_BYTES]> {
-        let halves = [self.long as u64, (self.long >> 64) as u64];
         let head = Head {
             kind: kind::PACKED,
             unused: [0; 3],
             records: U32::new(self.records),
-            long: halves.map(U64::new),
+            long: U128::new(self.long),
             rest: [0; 40],
         };
         (self.records > 1).then(|| zerocopy::transmute!(head))
@@ -156,7 +155,7 @@ impl Records {
             return if is_cut { malformed(head.kind, 0) } else { Ok(Self::alone(length)) };
         }
         let records = head.records.get();
-        let long = u128::from(head.long[0].get()) | u128::from(head.long[1].get()) << 64;
+        let long = head.long.get();
         let is_known = head.unused.iter().chain(&head.rest).all(|&byte| byte == 0);
         if !is_known || records < 2 || records as usize > RECORDS_MAX {
             return malformed(records.to_le_bytes()[0], 4);
@@ -245,12 +244,31 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_read_outside_a_message(head in any::<[u8; PACKED_HEAD_BYTES]>(), length in 0..20_000_u64) {
-            for head in [head, { let mut head = head; head[0] = kind::PACKED; head }] {
-                if let Ok(mut records) = Records::of(head, length) {
-                    while records.read(|at, bytes| assert!(at + bytes.len() as u64 <= length)).is_some() {}
-                }
-            }
+        fn no_bytes_are_read_outside_a_message(
+            head in any::<[u8; PACKED_HEAD_BYTES]>(),
+            length in 0..20_000_u64,
+            records in 0..140_u32,
+            long in any::<u128>(),
+            beside in 0..=2_u64,
+        ) {
+            let read_all = |head, length: u64| {
+                let mut records = Records::of(head, length).ok()?;
+                let count = records.left();
+                while records.read(|at, bytes| assert!(at + bytes.len() as u64 <= length)).is_some() {}
+                Some(count)
+            };
+            read_all(head, length);
+            // A head as a writer would write it, and a length that may be wrong.
+            let long = long & 1_u128.checked_shl(records).map_or(u128::MAX, |bit| bit - 1);
+            let halves = 1 + u64::from(records) + u64::from(long.count_ones());
+            let length = (halves + beside - 1) * SHORT_BYTES as u64;
+            let mut packed = [0; PACKED_HEAD_BYTES];
+            packed[0] = kind::PACKED;
+            packed[4..8].copy_from_slice(&records.to_le_bytes());
+            packed[8..24].copy_from_slice(&long.to_le_bytes());
+            let records = records as usize;
+            let is_whole = beside == 1 && (2..=RECORDS_MAX).contains(&records);
+            prop_assert_eq!(read_all(packed, length), is_whole.then_some(records));
         }
     }
 

@@ -8,6 +8,10 @@ use super::requests::Request;
 use portcullis::{Ask, Client, ControlRequest, HandedOutBy, Lifetime, Memory, VerbsEndpoint};
 use std::collections::VecDeque;
 
+/// The most calls that are under way beside those that wait at the node. The node has places for a few thousand requests
+/// that wait, for all clients together.
+const WAITING_MAX: usize = 128;
+
 type Line<M> = VecDeque<(u64, Request<M>)>;
 
 /// Requests that are still to be posted, each with its number.
@@ -52,7 +56,11 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     free: usize,
-    /// Whether the client has room for only one call at a time. Then hardly any call may wait.
+    /// The number of calls that wait which can begin.
+    waiting: usize,
+    /// The room that calls which wait at the node leave to others: that of a message.
+    kept: usize,
+    /// Whether the client has room for only one message at a time. Then hardly any call may wait.
     single: bool,
     /// Whether requests about chunks are calls, which take room: the node's processor hands chunks out.
     for_chunks: bool,
@@ -63,7 +71,12 @@ impl Room {
         // Once the session is over, each request has to return its error.
         let free = if client.over().is_some() { usize::MAX } else { client.room_for_calls() };
         let for_chunks = client.chunk_terms().is_some_and(|terms| terms.by == HandedOutBy::Cpu);
-        Self { free, single: client.calls_max() < 2, for_chunks }
+        let kept = client.calls_per_message();
+        let waiting = match client.over() {
+            Some(_) => usize::MAX,
+            None => WAITING_MAX.saturating_sub(client.calls_under_way()),
+        };
+        Self { free, waiting, kept, single: client.calls_max() < 2 * kept, for_chunks }
     }
 }
 
@@ -101,13 +114,16 @@ impl<M: Memory> Outbox<M> {
             Kind::Chunk if !room.for_chunks => return self.chunks.pop_front(),
             Kind::Chunk => 0,
             Kind::Prompt => 0,
-            Kind::Waiting => usize::from(!room.single),
+            Kind::Waiting if room.waiting == 0 => return None,
+            Kind::Waiting if room.single => 0,
+            Kind::Waiting => room.kept,
         };
         if room.free <= kept {
             return None;
         }
         let (id, mut request) = self.line(kind).pop_front()?;
         room.free -= 1;
+        room.waiting -= usize::from(kind == Kind::Waiting);
         if let Ask::Control(ControlRequest::Acquire(acquire)) = &mut request.ask
             && room.single
             && !request.waits_in_any_case

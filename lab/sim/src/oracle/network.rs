@@ -8,7 +8,7 @@ use crate::memory::Touch;
 use portcullis_protocol::{
     Acquire, Allocate, Credential, GrantRequest, Granted, Holders, Lifetime, Moment, NamedRequest,
     ObjectName, Part, PermissionId, QueuePairRequest, Refusal, Reply, ReplyBody, Request, RequestBody,
-    Rights, Rkey, Sharing, message_in,
+    Rights, Rkey, Sharing, messages_in,
 };
 use portcullis_softnic::core::{Response, WireRequest};
 use std::borrow::Cow;
@@ -215,39 +215,15 @@ impl Oracle {
             Some(Response::Refused(_)) => self.sessions[arrival.session].refusals += 1,
             Some(Response::Done) => {
                 let Some(model) = &mut self.nodes[node] else { return };
-                let request = message_in(bytes).map(Request::decode);
-                if let Some(Ok(Request {
-                    body: RequestBody::Grant(GrantRequest::Revoke { permission, .. }),
-                    ..
-                })) = request
-                    && let Some(known) = model.known(permission)
-                    && known.session == arrival.session
-                {
-                    known.may_end(arrival.node_now);
-                }
-                match request {
-                    Some(Ok(Request {
-                        body: RequestBody::Grant(GrantRequest::Free { object, holders }),
-                        ..
-                    })) => {
-                        model.free_asked(tenant, object, holders, arrival.node_now);
+                let Some(messages) = messages_in(bytes) else {
+                    return model.requests.came_cut(arrival.session, arrival.node_now);
+                };
+                for message in messages {
+                    if let Ok(Request { body, .. }) = Request::decode(message) {
+                        model.requested((arrival.session, tenant), &body, arrival.node_now);
                     }
-                    Some(Ok(Request {
-                        body: RequestBody::Grant(GrantRequest::Revoke { permission, free: true }),
-                        ..
-                    })) => {
-                        if let Some(object) = model.get(permission).map(|known| known.object) {
-                            model.free_asked(tenant, object.into(), Holders::Stay, arrival.node_now);
-                        }
-                    }
-                    _ => {}
+                    model.requests.came(arrival.session, message, arrival.node_now, LONGEST_WAIT);
                 }
-                if let Some(Ok(Request { body, .. })) = &request
-                    && model.shares.asked(tenant, body, arrival.node_now)
-                {
-                    model.lets_go(tenant, arrival.node_now);
-                }
-                model.requests.came(arrival.session, bytes, arrival.node_now, LONGEST_WAIT);
             }
             _ => {}
         }
@@ -255,10 +231,20 @@ impl Oracle {
 
     /// Checks a message that leaves a node for a client.
     pub fn replied(&mut self, session: SessionId, bytes: &[u8], now: Nanos, node_now: Moment) {
-        let Session { node, tenant, hostile, .. } = self.sessions[session];
-        let Some(reply) = message_in(bytes).and_then(|message| Reply::decode(message).ok()) else {
+        let replies = messages_in(bytes).and_then(|messages| {
+            messages.map(|message| Reply::decode(message).ok()).collect::<Option<Vec<_>>>()
+        });
+        let Some(replies) = replies else {
             return self.fail(Promise::Truth, now, format!("a node sent session {session} nonsense"));
         };
+        for reply in &replies {
+            self.answered(session, reply, (now, node_now));
+        }
+    }
+
+    /// Checks a node's reply to a request.
+    fn answered(&mut self, session: SessionId, reply: &Reply, (now, node_now): (Nanos, Moment)) {
+        let Session { node, tenant, hostile, .. } = self.sessions[session];
         let Some(model) = &mut self.nodes[node] else { return };
         let Some(asked) = model.requests.answered(session, reply.sequence, &reply.body) else {
             let what = format!("session {session} got {reply:?}, and has no request that it answers");

@@ -10,8 +10,8 @@ use super::shares::{Shares, TakenBack, called};
 use super::{Promise, SessionId, key_of};
 use portcullis_node::POOL_BASE;
 use portcullis_protocol::{
-    Credential, Granted, Holders, Lifetime, Moment, ObjectName, ObjectRef, PermissionId, Rights, Rkey,
-    Sharing,
+    Credential, GrantRequest, Granted, Holders, Lifetime, Moment, ObjectName, ObjectRef, PermissionId,
+    RequestBody, Rights, Rkey, Sharing,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -143,6 +143,29 @@ impl NodeModel {
     /// Returns permissions that may end before their time, with their sessions.
     pub fn may_end_early(&self) -> impl Iterator<Item = (SessionId, PermissionId)> {
         self.permissions.iter().filter(|known| known.may_end_early()).map(|known| (known.session, known.id))
+    }
+
+    /// Records that a request has reached the node, whose effects may begin now.
+    pub fn requested(&mut self, (session, tenant): (SessionId, usize), body: &RequestBody, now: Moment) {
+        match *body {
+            RequestBody::Grant(GrantRequest::Revoke { permission, free }) => {
+                if let Some(known) = self.known(permission)
+                    && known.session == session
+                {
+                    known.may_end(now);
+                }
+                if free && let Some(object) = self.get(permission).map(|known| known.object) {
+                    self.free_asked(tenant, object.into(), Holders::Stay, now);
+                }
+            }
+            RequestBody::Grant(GrantRequest::Free { object, holders }) => {
+                self.free_asked(tenant, object, holders, now);
+            }
+            _ => {}
+        }
+        if self.shares.asked(tenant, body, now) {
+            self.lets_go(tenant, now);
+        }
     }
 
     /// Records that a client of a tenant wants an object to be freed. Another tenant's request has no effect.

@@ -3,8 +3,8 @@
 use super::SessionId;
 use super::permission::overlaps;
 use portcullis_protocol::{
-    Acquire, CopyRequest, GrantRequest, Holders, Lifetime, Moment, NamedRequest, Part, QueuePairRequest,
-    Refusal, ReplyBody, Request, RequestBody, Sharing, message_in,
+    Acquire, CopyRequest, GrantRequest, Holders, Lifetime, MESSAGE_BYTES, Moment, NamedRequest, Part,
+    QueuePairRequest, Refusal, ReplyBody, Request, RequestBody, Sharing,
 };
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -74,14 +74,16 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// Records a message that cannot be taken apart. It has no number, and is answered as well.
+    pub fn came_cut(&mut self, session: SessionId, now: Moment) {
+        self.expect_answer((session, 0), None, SLACK, now);
+    }
+
     /// Records a message. A malformed message is answered as well.
-    pub fn came(&mut self, session: SessionId, message: &[u8], now: Moment, longest: Lifetime) {
-        let request = message_in(message).map(Request::decode);
-        let (sequence, body) = match request {
-            Some(Ok(request)) => (request.sequence, Some(request.body)),
-            Some(Err(_)) => (u32::from_le_bytes([message[4], message[5], message[6], message[7]]), None),
-            // A message that is too short has no number.
-            None => (0, None),
+    pub fn came(&mut self, session: SessionId, message: [u8; MESSAGE_BYTES], now: Moment, longest: Lifetime) {
+        let (sequence, body) = match Request::decode(message) {
+            Ok(request) => (request.sequence, Some(request.body)),
+            Err(_) => (u32::from_le_bytes([message[4], message[5], message[6], message[7]]), None),
         };
         let wait = match body {
             Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { wait, .. }))) => {
@@ -104,9 +106,19 @@ impl Requests {
             }
             _ => SLACK,
         };
+        self.expect_answer((session, sequence), body, wait, now);
+    }
+
+    fn expect_answer(
+        &mut self,
+        number: (SessionId, u32),
+        body: Option<RequestBody>,
+        wait: Lifetime,
+        now: Moment,
+    ) {
         let still = self.still_until.since(now);
         let asked = Asked { body, at: now, stood_still: still, due: now.after(wait).after(still) };
-        self.asked.entry((session, sequence)).or_default().push_back(asked);
+        self.asked.entry(number).or_default().push_back(asked);
     }
 
     /// Finds the request of a reply. Malformed messages are answered at once, and may have the number of a waiting

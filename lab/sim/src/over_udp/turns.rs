@@ -15,7 +15,7 @@ use crate::hosts::Stay;
 use crate::memory::{Touch, Words, index};
 use crate::network::name;
 use crate::oracle::{Arrival, ONE_SHOT, Promise, SessionId, key_of};
-use crate::plan::FaultKind;
+use crate::plan::{FaultKind, MESSAGE_BYTES};
 use portcullis_nic::{OneShotRequest, OneShotVerb, RemoteAddress, RemoteSpan};
 use portcullis_node::Admission;
 use portcullis_onerma::{OperationType, RefusalCause, Refused};
@@ -54,6 +54,7 @@ impl Cluster {
             data_queue_pairs: 0,
             chunk_queue_pairs: 0,
             send_depth: 1,
+            message_bytes: MESSAGE_BYTES,
             ..self.end_of_a_client(false)
         };
         let running = self.nodes[node].running.as_mut()?;

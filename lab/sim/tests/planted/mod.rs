@@ -158,6 +158,7 @@ faults! {
     range_one_byte_long: RangeOneByteLong by Access;
     key_not_compared: KeyNotCompared by Access | Reuse;
     serves_in_error: ServesInError by Truth;
+    rest_of_packed_forgotten: RestOfPackedForgotten by Progress;
     waiter_forgotten: WaiterForgotten by Progress;
     put_off_forgotten: PutOffForgotten by Progress;
     // With window groups it takes down, when it runs out, what another tenant has in its place.
