@@ -123,6 +123,8 @@ pub enum Mistake {
     SweptAtOnce,
     /// The block of a value that was replaced stays claimed.
     OldBlockNotFreed,
+    /// A handle's change of a key does not wait for the one before.
+    TurnNotAwaited,
     /// An extent is given back although clients have claimed blocks of it.
     ClaimedNotCompared,
     /// If another extent had the same number before, the versions of an extent's blocks begin again.
@@ -249,7 +251,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// Mistakes of the structures that show if one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 16] = [
+    pub const OF_STEPS: [Self; 17] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -257,6 +259,7 @@ impl Mistake {
         Self::SplitNotTakenOver,
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
+        Self::TurnNotAwaited,
         Self::ClaimedNotCompared,
         Self::VersionsBeginAgain,
         Self::PiecesNotSpared,

@@ -626,6 +626,36 @@ fn an_operation_that_is_dropped_midway_leaves_nothing_that_others_wait_for() {
     assert_eq!(one.run(one.table.length()), 300);
 }
 
+#[test]
+fn a_change_that_is_dropped_in_or_before_its_turn_holds_up_no_later_change_of_its_key() {
+    let node = node(Mechanism::MemoryWindow);
+    let one = User::create(&node, TENANT, &small(Grain::Extent));
+    // The first change has its turn, and the second waits.
+    for dropped in [[true, false], [false, true], [true, true]] {
+        let mut changes = [b"1", b"2"].map(|value| Some(Box::pin(one.table.upsert(b"key", value))));
+        let mut last = pin!(one.table.upsert(b"key", b"3"));
+        let mut polls = 0;
+        one.run(std::future::poll_fn(|context| {
+            for change in &mut changes {
+                if let Some(running) = change
+                    && running.as_mut().poll(context).is_ready()
+                {
+                    *change = None;
+                }
+            }
+            polls += 1;
+            if polls == 2 {
+                let _ = last.as_mut().poll(context);
+                for (change, dropped) in changes.iter_mut().zip(dropped) {
+                    change.take_if(|_| dropped);
+                }
+            }
+            last.as_mut().poll(context)
+        }));
+        assert_eq!(one.get(b"key").as_deref(), Some(&b"3"[..]));
+    }
+}
+
 /// One action of a random program.
 #[derive(Clone, Debug)]
 enum TableAction {

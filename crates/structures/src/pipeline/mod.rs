@@ -44,7 +44,7 @@ use turns::WAITED_FOR;
 const ASKED_AGAIN_AFTER: Lifetime = Lifetime::micros(100);
 
 /// The number of a future that a pipeline drives.
-type Task = usize;
+pub(crate) type Task = usize;
 
 /// One session, and the operations on it. See the module's documentation.
 pub struct Pipeline<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
@@ -178,6 +178,21 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Returns the present task, which [`Pipeline::wake`] wakes.
+    pub(crate) fn present_task(&self) -> Task {
+        self.core.borrow().current
+    }
+
+    /// Returns the reason why the session is over, if it is.
+    pub(crate) fn over(&self) -> Option<Error> {
+        self.core.borrow_mut().session.client().over()
+    }
+
+    /// Goes on with a task. Its operations check again whether they can go on.
+    pub(crate) fn wake(&self, task: Task) {
+        self.core.borrow_mut().ready.push(task);
     }
 
     /// Wakes all tasks that wait in [`Pipeline::anything`]: the condition that they wait for may have become true

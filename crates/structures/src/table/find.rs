@@ -15,9 +15,8 @@ const ATTEMPTS_AT_ONCE: u32 = 4;
 /// Number of attempts after which an operation that has met a slot whose block is another one checks whether the
 /// block's extent is another one as well. The check is repeated after as many attempts.
 const LOOKED_ANEW_EVERY: u32 = 4;
-/// The longest pause between two attempts. With longer pauses, an operation that has lost often got few attempts beside
-/// new operations, which try without a pause: among sixteen changes of one key it waited for seconds while nothing else
-/// happened.
+
+/// The longest pause between two attempts.
 const PAUSE_MAX: Lifetime = Lifetime::millis(2);
 
 /// A key that was found, with its slot and its value.
@@ -42,14 +41,20 @@ pub(super) enum Retry {
 pub(super) type Attempt<T> = Result<Result<T, Retry>, TableError>;
 
 /// The attempts at an operation so far.
-#[derive(Default)]
 pub(super) struct Attempts {
     count: u32,
+    /// The time at which the present attempt began.
+    began: Moment,
     /// The slot that was stale at the last attempt, the time since when, and the number of such attempts in a row.
     stale: Option<(SlotAt, Slot, Moment, u32)>,
 }
 
 impl Attempts {
+    /// `now`: the time at which the first attempt begins.
+    pub fn new(now: Moment) -> Self {
+        Self { count: 0, began: now, stale: None }
+    }
+
     /// Notes one more attempt. Returns a slot that stays stale for longer than any change takes.
     fn note(&mut self, retry: Retry, now: Moment, lease: Lifetime) -> Option<SlotAt> {
         self.count += 1;
@@ -76,7 +81,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     pub(super) async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
         let hash = self.index.hash_of(key);
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new(self.pipeline.now());
         loop {
             let Some(found) = self.find(key, hash).await? else { return Ok(None) };
             if self.has_expired(&found).await? {
@@ -94,7 +99,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Finds the slot and the value of a key, if it is in the table. A key that has expired may still be found.
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
-        let (mut attempts, mut view) = (Attempts::default(), View::default());
+        let (mut attempts, mut view) = (Attempts::new(self.pipeline.now()), View::default());
         loop {
             let attempt = match self.index.view(&mut view, hash).await {
                 Ok(()) => self.find_in(&view, key, hash).await,
@@ -143,9 +148,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Box::pin(self.blocks.look_anew(slot.block_id())).await?;
         }
         if attempts.count > ATTEMPTS_AT_ONCE {
-            let longest = PAUSE_MAX.0.min(self.options.lease.0 / 16);
+            // A pause as long as the attempt that was lost: with longer ones, an operation that has lost often gets few
+            // attempts beside new operations, and among sixteen changes of one key it waited for seconds.
+            let lost = self.pipeline.now().since(attempts.began);
+            let longest = lost.0.min(PAUSE_MAX.0).min(self.options.lease.0 / 16);
             self.pipeline.sleep(Lifetime((1 << attempts.count.min(20)).min(longest))).await?;
         }
+        attempts.began = self.pipeline.now();
         Ok(())
     }
 }

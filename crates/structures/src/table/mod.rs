@@ -45,11 +45,13 @@
 //! - `blocks`: the blocks, in extents or in chunks, and the values in them. It uses `leases` and `head`, and never
 //!   `index`: to a block, a slot is a name.
 //! - `splits`: the splits of subtables. It uses `index`, and asks `blocks` for the keys of the slots that it moves.
+//! - `changes`: the turns of the handle's operations that change one key. It has what they found, and looks for nothing.
 //!
 //! [`Table`] ties them together. Its operations are in the other modules: `find` (get), `store` (insert, update, remove),
 //! `scan`, `expiry`, `statistics`, `sweep`, `vacate`, `end`.
 
 mod blocks;
+mod changes;
 mod end;
 mod error;
 mod expiry;
@@ -77,6 +79,7 @@ pub use vacate::Vacated;
 
 use crate::Pipeline;
 use blocks::Blocks;
+use changes::Changes;
 use head::Head;
 use index::Index;
 use leases::{Leases, Part};
@@ -112,6 +115,7 @@ pub struct Table<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     index: Rc<Index<E, C>>,
     blocks: Rc<Blocks<E, C>>,
     splits: Splits<E, C>,
+    changes: Changes<E, C>,
     /// Largest number of bytes of a value that is stored.
     value_bytes_max: Cell<usize>,
 }
@@ -254,7 +258,17 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let index = Rc::new(Index::new(pipeline, (options, seed), &leases, &head));
         let splits = Splits::new(pipeline, options, &leases, &index, &blocks);
         let value_bytes_max = Cell::new(VALUE_BYTES_MAX);
-        Self { pipeline: Rc::clone(pipeline), options, leases, head, index, blocks, splits, value_bytes_max }
+        Self {
+            pipeline: Rc::clone(pipeline),
+            options,
+            leases,
+            head,
+            index,
+            blocks,
+            splits,
+            changes: Changes::new(pipeline),
+            value_bytes_max,
+        }
     }
 
     /// Returns the object that names the table.

@@ -219,7 +219,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         at: SlotAt,
         slot: Slot,
     ) -> Result<Vec<(BucketHeader, Slot, Vec<u8>)>, TableError> {
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new(self.pipeline.now());
         let mut now = vec![(bucket.header, slot)];
         loop {
             let mut read = Vec::new();

@@ -1,6 +1,7 @@
 //! Changes of a key: insert, update, upsert, compare and set, remove.
 
 use super::blocks::{Claimed, Named, Value, block};
+use super::changes::Change;
 use super::find::{Attempt, Attempts, Found, Retry};
 use super::index::{Bucket, KeyHash, SlotAt, View};
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
@@ -56,7 +57,7 @@ pub(super) struct Taken {
 
 /// The result of one attempt to insert a key.
 enum Inserted {
-    Done,
+    Done(SlotAt),
     /// Another client has inserted the key first, or has changed the slots.
     Again,
     /// There is no free slot.
@@ -75,8 +76,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.value_bytes_max.set(bytes.min(LONG_VALUE_BYTES_MAX));
     }
 
-    /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one. Without this
-    /// call it claims four (Patronus §7.3.1): each block comes with a permission, for which other clients then wait.
+    /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one, and at least
+    /// four (Patronus §7.3.1). Without this call it claims up to 32. Each block comes with a permission, of which a tenant
+    /// has a limited number.
     pub fn claim_up_to(&self, blocks: usize) {
         self.blocks.extents().claim_up_to(blocks);
     }
@@ -149,17 +151,20 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         condition: Condition<'_>,
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
+        let hash = self.index.hash_of(key);
+        let mut change = self.changes.begin(key, hash);
         let expires = match live {
             Some(time) => Some(self.head.node_time().await?.after(time)),
             None => None,
         };
         let content = block::Content { key, value, expires, pieces: &[], renewals: 0 };
-        let hash = self.index.hash_of(key);
-        let mut attempts = Attempts::default();
         let mut claimed = None;
+        let mut left = self.turn_to_store(&change, &content, condition, &mut claimed).await?;
+        let mut attempts = Attempts::new(self.pipeline.now());
         loop {
-            match self.try_store(&content, hash, condition, &mut claimed).await {
+            match self.try_store(&content, &mut change, left.take(), condition, &mut claimed).await {
                 Ok(Ok(stored)) => {
+                    change.note_done();
                     if let Some(unused) = claimed {
                         // If this fails, a sweep finds the block.
                         let _ = self.blocks.give_back(unused).await;
@@ -179,18 +184,37 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Makes one attempt. `Ok(Err(…))`: other clients have changed the slots meanwhile. `claimed` is the block that the
-    /// attempt leaves unused.
+    /// Waits for the turn of a change, and writes its block meanwhile if it probably needs one. Returns the key as the
+    /// change before has left it.
+    async fn turn_to_store(
+        &self,
+        change: &Change<'_, E, C>,
+        content: &block::Content<'_>,
+        condition: Condition<'_>,
+        claimed: &mut Option<Claimed>,
+    ) -> Result<Option<Found>, TableError> {
+        if matches!(condition, Condition::Always | Condition::Present)
+            && change.may_write_ahead().await?
+            // If this fails, the attempt in the change's turn says why.
+            && self.write_once(content, claimed).await.is_ok()
+        {
+            change.note_written();
+        }
+        Ok(change.turn().await?)
+    }
+
+    /// Makes one attempt. `Ok(Err(…))`: other clients have changed the slots meanwhile. `left` is the key as the change
+    /// before has left it. `claimed` is the block that the attempt leaves unused.
     async fn try_store(
         &self,
         content: &block::Content<'_>,
-        hash: KeyHash,
+        change: &mut Change<'_, E, C>,
+        left: Option<Found>,
         condition: Condition<'_>,
         claimed: &mut Option<Claimed>,
     ) -> Attempt<Stored> {
-        let mut view = View::default();
-        self.index.view(&mut view, hash).await?;
-        let found = match self.find_in(&view, content.key, hash).await? {
+        let (mut view, is_left) = (View::default(), left.is_some());
+        let found = match self.found_or_left(&mut view, content.key, change.hash(), left).await? {
             Ok(found) => found,
             Err(retry) => return Ok(Err(retry)),
         };
@@ -213,17 +237,34 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             },
         };
         if !holds {
-            return Ok(Ok(Stored::Unchanged));
+            return Ok(if is_left { Err(Retry::Changed) } else { Ok(Stored::Unchanged) });
         }
         self.write_once(content, claimed).await?;
+        change.note_written();
         match found {
             Some(found) => {
-                let swapped = self.replace(&found, hash, claimed).await?;
+                let swapped = self.replace(&found, content, change, claimed).await?;
                 let done = if expired { Stored::Inserted } else { Stored::Replaced };
                 Ok(if swapped { Ok(done) } else { Err(Retry::Changed) })
             }
-            None => self.try_insert(content.key, hash, &view, claimed).await,
+            None => self.try_insert(content, change, &view, claimed).await,
         }
+    }
+
+    /// Finds the key. A key that the change before has left counts as found: then only a COMPARE_AND_SWAP may succeed, and
+    /// no other result may rest on it, since another client may have changed the key before this change began.
+    async fn found_or_left(
+        &self,
+        view: &mut View,
+        key: &[u8],
+        hash: KeyHash,
+        left: Option<Found>,
+    ) -> Attempt<Option<Found>> {
+        if left.is_some() {
+            return Ok(Ok(left));
+        }
+        self.index.view(view, hash).await?;
+        self.find_in(view, key, hash).await
     }
 
     /// Writes the content to a claimed block, unless that is done already.
@@ -249,7 +290,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn replace(
         &self,
         found: &Found,
-        hash: KeyHash,
+        content: &block::Content<'_>,
+        change: &mut Change<'_, E, C>,
         claimed: &mut Option<Claimed>,
     ) -> Result<bool, TableError> {
         if found.slot.is_frozen() {
@@ -257,10 +299,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(false);
         }
         let block = claimed.as_ref().expect("it was written just now");
-        let new = block.slot(hash.fingerprint);
+        let new = block.slot(change.hash().fingerprint);
         if self.index.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
             return Ok(false);
         }
+        leave(change, found.at, block, content);
         self.blocks.end_writing(claimed.take().expect("it was just used"));
         if !planted!(OldBlockNotFreed) {
             self.blocks.free_value(found.slot, &found.value).await;
@@ -270,13 +313,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     async fn try_insert(
         &self,
-        key: &[u8],
-        hash: KeyHash,
+        content: &block::Content<'_>,
+        change: &mut Change<'_, E, C>,
         view: &View,
         claimed: &mut Option<Claimed>,
     ) -> Attempt<Stored> {
-        match self.insert_pending(key, hash, view, claimed).await? {
-            Inserted::Done => {
+        match self.insert_pending(content.key, change.hash(), view, claimed).await? {
+            Inserted::Done(at) => {
+                leave(change, at, claimed.as_ref().expect("it was just used"), content);
                 self.blocks.end_writing(claimed.take().expect("it was just used"));
                 return Ok(Ok(Stored::Inserted));
             }
@@ -319,7 +363,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let counts = self.index.swap(at, new.pending(), new, block.until).await?;
         if counts == Some(new.pending()) {
-            return Ok(Inserted::Done);
+            return Ok(Inserted::Done(at));
         }
         if counts.is_none() {
             self.index.swap(at, new.pending(), Slot::EMPTY, Moment(u64::MAX)).await?;
@@ -385,10 +429,15 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Option<Taken>, TableError> {
         self.leases.check_writable()?;
         let hash = self.index.hash_of(key);
-        let mut attempts = Attempts::default();
+        let change = self.changes.begin(key, hash);
+        let mut left = change.turn().await?;
+        let mut attempts = Attempts::new(self.pipeline.now());
         loop {
-            match self.try_take(key, hash, wanted, whole).await {
-                Ok(Ok(taken)) => return Ok(taken),
+            match self.try_take(key, (hash, left.take()), wanted, whole).await {
+                Ok(Ok(taken)) => {
+                    change.note_done();
+                    return Ok(taken);
+                }
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
                 Err(error) => self.leases.mend(error).await?,
             }
@@ -398,13 +447,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     async fn try_take(
         &self,
         key: &[u8],
-        hash: KeyHash,
+        (hash, left): (KeyHash, Option<Found>),
         wanted: Wanted,
         whole: bool,
     ) -> Attempt<Option<Taken>> {
-        let mut view = View::default();
-        self.index.view(&mut view, hash).await?;
-        let found = match self.find_in(&view, key, hash).await? {
+        let unchanged = if left.is_some() { Err(Retry::Changed) } else { Ok(None) };
+        let found = match self.found_or_left(&mut View::default(), key, hash, left).await? {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Ok(None)),
             Err(retry) => return Ok(Err(retry)),
@@ -416,12 +464,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let had_expired = self.has_expired(&found).await?;
         if wanted == Wanted::Expired && !had_expired && !planted!(ExpiryNotCompared) {
-            return Ok(Ok(None));
+            return Ok(unchanged);
         }
         if let Wanted::At(block) = wanted
             && found.slot.name() != block.name()
         {
-            return Ok(Ok(None));
+            return Ok(unchanged);
         }
         let whole = match whole && !found.value.pieces.is_empty() {
             true => match Box::pin(self.whole_of(&found)).await? {
@@ -435,6 +483,23 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         self.blocks.free_value(found.slot, &found.value).await;
         Ok(Ok(Some(Taken { value: found.value, whole, had_expired })))
+    }
+}
+
+/// Leaves a key to the next change of this handle as it was just stored. A value in pieces is not left: the next change
+/// reads the names of the pieces.
+fn leave<E: VerbsEndpoint, C: Clock>(
+    change: &mut Change<'_, E, C>,
+    at: SlotAt,
+    block: &Claimed,
+    content: &block::Content<'_>,
+) {
+    if block.pieces.is_empty() {
+        let slot = block.slot(change.hash().fingerprint);
+        change.leave(|| {
+            let value = Value { pieces: Vec::new(), rest: content.value.to_vec(), renewals: block.renewals };
+            Found { at, slot, value, expires: content.expires }
+        });
     }
 }
 

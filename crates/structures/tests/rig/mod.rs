@@ -15,8 +15,8 @@ use std::rc::Rc;
 /// Time after which an operation counts as one that never ends. Leases are far shorter.
 const HANGS_AFTER: Lifetime = Lifetime::seconds(60);
 
-/// Time for which an operation may make no progress. Many that change one key stand in each other's way, for longer than
-/// a session's usual 5 s where the machine is busy.
+/// Time for which an operation may make no progress. Clients that change one key stand in each other's way, for longer
+/// than a session's usual 5 s where the machine is busy.
 const WITHIN: Lifetime = Lifetime::seconds(20);
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;

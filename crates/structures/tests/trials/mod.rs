@@ -239,6 +239,37 @@ pub fn many_updates_leak_nothing() {
     assert!(statistics.unlinked < 8, "blocks are leaked: {statistics:?}");
 }
 
+/// Checks that changes of one key by one handle, of which several are under way, are made in the order in which they
+/// began.
+pub fn changes_of_one_key_are_made_in_their_order() {
+    const CHANGES: usize = 300;
+    let node = node(Mechanism::MemoryWindow);
+    let (user, _) = table_of(&node, "red", Grain::Extent, 1);
+    // Some values are short, others have several blocks.
+    let values: Vec<_> = (0..=CHANGES)
+        .map(|number| number.to_string().repeat(if number % 20 == 7 { 30_000 } else { 1 }))
+        .collect();
+    assert!(user.run(user.table.update(&key(0), values[0].as_bytes())));
+    let key = key(0);
+    let exchanges = values.windows(2).map(|values| {
+        let [old, new] = [0, 1].map(|place| values[place].as_bytes());
+        user.table.compare_and_set(&key, old, new)
+    });
+    user.pipeline.run(16, exchanges, |done| assert_eq!(done, Ok(true), "out of order"));
+    assert_eq!(user.get(&key).as_deref(), Some(values[CHANGES].as_bytes()));
+    let in_turns = (0..2 * CHANGES).map(|number| {
+        let (table, key, value) = (&user.table, &key, values[number / 2].as_bytes());
+        async move {
+            if number % 2 == 0 {
+                table.upsert(key, value).await.expect("a change");
+            } else {
+                assert_eq!(table.take(key).await, Ok(Some(value.to_vec())), "out of order");
+            }
+        }
+    });
+    user.pipeline.run(16, in_turns, |()| {});
+}
+
 /// Returns a value of which eight fill an extent.
 fn eighth(fill: u8) -> Vec<u8> {
     vec![fill; 30 << 10]

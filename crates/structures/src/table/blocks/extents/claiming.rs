@@ -35,7 +35,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Sets the largest number of blocks that are claimed at once: see
     /// [`Table::claim_up_to`](crate::table::Table::claim_up_to).
     pub fn claim_up_to(&self, blocks: usize) {
-        self.free.borrow_mut().claimed_at_once_max = blocks;
+        self.free.borrow_mut().claimed_at_once_max = Some(blocks);
     }
 
     /// Leaves it to the caller to make room: see
@@ -231,21 +231,27 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
             grants.push((block_id, version, self.pipeline.acquire(ask)));
         }
         let mut claimed = Vec::new();
-        let mut is_full = false;
+        let (mut is_full, mut failed) = (false, None);
+        // All grants are awaited, also after one that fails: a claim that is left here stays until a sweep.
         for (block_id, version, grant) in grants {
             let permission = match grant.await {
                 Ok(permission) => Rc::new(permission),
                 Err(error) if TableError::from(error).is_conflict() => {
-                    self.let_rest(block_id, version).await?;
+                    failed = failed.or(self.let_rest(block_id, version).await.err());
                     continue;
                 }
                 Err(error) if TableError::from(error).needs_room() => {
                     is_full = true;
                     self.leases.let_go(block_id.extent);
-                    self.free(block_id, Claim::of(version)).await?;
+                    failed = failed.or(self.free(block_id, Claim::of(version)).await.err());
                     continue;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    // If this fails as well, a sweep finds the block.
+                    let _ = self.free(block_id, Claim::of(version)).await;
+                    failed = failed.or(Some(error.into()));
+                    continue;
+                }
             };
             let until = self.options.claimed_until(now);
             let block =
@@ -253,12 +259,15 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
             // The completion or the grant arrived late: a sweep may have freed the claim, and another client may have
             // written the block since. A grant that arrived in time ends before a sweep frees the claim.
             if self.pipeline.now() >= until {
-                self.give_back(block).await?;
+                failed = failed.or(self.give_back(block).await.err());
                 continue;
             }
             claimed.push(block);
         }
-        Ok(Tried { claimed, is_full, outdated })
+        match failed {
+            Some(error) if claimed.is_empty() => Err(error),
+            _ => Ok(Tried { claimed, is_full, outdated }),
+        }
     }
 
     /// Makes a request for a permission to write a block.

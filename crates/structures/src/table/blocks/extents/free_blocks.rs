@@ -6,8 +6,11 @@ use crate::table::words::{BlockId, Claim};
 use portcullis::Moment;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Number of blocks that are claimed at once (Patronus §7.3.1).
+/// Number of blocks that are claimed at once if no more are wanted (Patronus §7.3.1).
 const CLAIMED_AT_ONCE: usize = 4;
+/// Largest number of blocks that are claimed at once, unless a handle has another one: the requests for their
+/// permissions share one message.
+const CLAIMED_AT_ONCE_MAX: usize = 32;
 /// Largest number of free blocks of a class that a client remembers. A client that frees and never claims would
 /// remember ever more.
 const FREE_KNOWN_MAX: usize = 1 << 16;
@@ -85,8 +88,8 @@ pub(super) struct FreeBlocks {
     classes: BTreeMap<SizeClass, Class>,
     /// Extents in which this client has freed blocks since it last searched them for unused ones.
     pub freed_in: BTreeSet<u32>,
-    /// Largest number of blocks that are claimed at once.
-    pub claimed_at_once_max: usize,
+    /// Largest number of blocks that are claimed at once. `None`: [`CLAIMED_AT_ONCE_MAX`].
+    pub claimed_at_once_max: Option<usize>,
 }
 
 impl FreeBlocks {
@@ -96,7 +99,7 @@ impl FreeBlocks {
 
     /// Takes a few blocks of a class that may be free, and at least one. `None`: no block is known to be free.
     pub fn take_some(&mut self, class: SizeClass, now: Moment) -> Option<Vec<(BlockId, Claim)>> {
-        let most = self.claimed_at_once_max;
+        let most = self.claimed_at_once_max.unwrap_or(CLAIMED_AT_ONCE_MAX);
         let known = self.class(class);
         known.end_rests(now);
         let count = known.claimed_at_once(most);
