@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 const WARM_UP: u64 = 20_000;
-/// Permissions that are kept alive at once.
-const HELD: usize = 48;
+/// Permissions that are kept alive at once. Each takes a message, of which a client has 31 under way by default.
+const HELD: usize = 24;
 /// Extensions of a permission before its holder takes another (Patronus §7.2.2).
 const EXTENSIONS: u32 = 8;
 const LEASE: Lifetime = Lifetime::micros(100);
