@@ -1,6 +1,6 @@
 //! The checkers' view of objects from the grants that crossed the network: which object lies where.
 
-use portcullis_protocol::{Granted, ObjectRef};
+use portcullis_protocol::{Granted, Moment, ObjectRef};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
@@ -8,8 +8,9 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     births: HashSet<u64>,
-    /// The latest object at each place, by the start of its bytes, with their end.
-    latest: BTreeMap<u64, (u64, ObjectRef)>,
+    /// The latest object at each place, by the start of its bytes, with their end, and with the start of the first
+    /// permission over it.
+    latest: BTreeMap<u64, (u64, ObjectRef, Moment)>,
 }
 
 impl Objects {
@@ -17,21 +18,22 @@ impl Objects {
     pub fn born(&mut self, granted: &Granted) -> Option<&'static str> {
         let place = granted.object.address.0..granted.object.address.0.saturating_add(granted.length);
         // The message may have waited for its client so long that another object lies there already.
-        let replaced = self.over(&place).any(|(_, it)| it.birth > granted.object.birth);
+        let replaced = self.over(&place).any(|(_, it, _)| it.birth > granted.object.birth);
         if !replaced {
-            let before: Vec<u64> = self.over(&place).map(|(start, _)| start).collect();
+            let before: Vec<u64> = self.over(&place).map(|(start, ..)| start).collect();
             for start in before {
                 self.latest.remove(&start);
             }
-            self.latest.insert(place.start, (place.end, granted.object));
+            self.latest.insert(place.start, (place.end, granted.object, granted.permission.start));
         }
         let known = !self.births.insert(granted.object.birth);
         known.then_some("a new object has the reference of another one")
     }
 
-    /// Checks a grant over an existing object. Returns a fault if another object lies there now, or if no client was
-    /// informed of the object (clients can find objects by address). `untold`: the answer to an allocation may have
-    /// been lost.
+    /// Checks a grant over an existing object. Returns a fault if another object lay there when the permission began, or
+    /// if no client was informed of the object (clients can find objects by address). A message may have waited for its
+    /// client so long that the permission has ended, and another object lies there since. `untold`: the answer to an
+    /// allocation may have been lost.
     pub fn opened(&mut self, granted: &Granted, untold: bool) -> Option<&'static str> {
         if !self.births.contains(&granted.object.birth) {
             return if untold {
@@ -41,14 +43,15 @@ impl Objects {
             };
         }
         let from = granted.address().0;
-        let other =
-            self.over(&(from..from.saturating_add(granted.length))).any(|(_, it)| it != granted.object);
+        let other = self
+            .over(&(from..from.saturating_add(granted.length)))
+            .any(|(_, it, since)| it != granted.object && since <= granted.permission.start);
         other.then_some("another object has been allocated there since")
     }
 
-    fn over(&self, place: &Range<u64>) -> impl Iterator<Item = (u64, ObjectRef)> {
-        let found = self.latest.range(..place.end).rev().take_while(|(_, (end, _))| *end > place.start);
-        found.map(|(&start, &(_, object))| (start, object))
+    fn over(&self, place: &Range<u64>) -> impl Iterator<Item = (u64, ObjectRef, Moment)> {
+        let found = self.latest.range(..place.end).rev().take_while(|(_, (end, ..))| *end > place.start);
+        found.map(|(&start, &(_, object, since))| (start, object, since))
     }
 }
 
@@ -103,6 +106,20 @@ mod tests {
         assert_eq!([objects.born(&since), objects.born(&late)], [None, None]);
         assert_eq!(objects.opened(&since, false), None);
         assert!(objects.opened(&late, false).is_some());
+    }
+
+    #[test]
+    fn a_grant_that_is_told_of_late_is_judged_by_its_start() {
+        let mut objects = Objects::default();
+        let at = |start, granted: Granted| Granted {
+            permission: PermissionId { start: Moment(start), ..granted.permission },
+            ..granted
+        };
+        let (old, since) = (granted(100, 1, 50), granted(120, 2, 50));
+        assert_eq!([objects.born(&at(10, old)), objects.born(&at(30, since))], [None, None]);
+        assert_eq!(objects.opened(&at(20, old), false), None);
+        assert!(objects.opened(&at(30, old), false).is_some());
+        assert!(objects.opened(&at(40, old), false).is_some());
     }
 
     #[test]
