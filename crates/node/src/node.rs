@@ -58,6 +58,9 @@ pub struct Node<N: Nic> {
     pub(crate) ends: Ends,
     /// Number of turns so far.
     turns: u64,
+    /// Whether new messages had the request that is left over when a share of a turn is halved. Then the next one is of a
+    /// message that waits.
+    new_had_more: bool,
     /// The chunks that the NIC hands out without the CPU.
     pub(crate) chunks: Option<OffloadedChunks<N::Memory>>,
     memory: N::Memory,
@@ -118,6 +121,7 @@ impl<N: Nic + 'static> Node<N> {
             .map(|limits| OffloadedChunks::new(nic, (limits, config.chunks_ready), &config));
         Ok(Self {
             turns: 0,
+            new_had_more: false,
             chunks: chunks.transpose()?,
             incarnation,
             books: Books::new(memory.clone(), config.clone(), incarnation),
@@ -239,8 +243,9 @@ impl<N: Nic> Node<N> {
         let mut worked = self.take_messages(nic, &mut left, now);
         while left > 0 && self.books.has_steps() {
             let most = left.min(REQUESTS_AT_ONCE);
-            // Messages that wait with requests get at least half of the turn.
-            let polls = if self.mailbox.has_requests() { most.div_ceil(2) } else { most };
+            // Messages that wait with requests get half of the turn.
+            let half = if self.new_had_more { most / 2 } else { most.div_ceil(2) };
+            let polls = if self.mailbox.has_requests() { half } else { most };
             self.completions.clear();
             let polled = self.mailbox.poll(nic, polls, &mut self.completions);
             if polled == 0 && !self.mailbox.has_requests() {
@@ -249,6 +254,7 @@ impl<N: Nic> Node<N> {
             worked = true;
             let mut received = std::mem::take(&mut self.received);
             self.take_in_messages(nic, &mut received);
+            self.new_had_more = received.len() > most / 2;
             if polled > 0 {
                 // A client that requests a rebuild has broken a queue pair just before.
                 self.take_events(nic, now);

@@ -71,6 +71,44 @@ fn a_client_whose_messages_carry_many_requests_does_not_delay_the_others() {
     rig.end();
 }
 
+/// The node takes one request a turn, and always has new messages. From a client without receives it gets no completions
+/// of replies between them.
+#[test]
+fn neither_single_messages_nor_packed_ones_keep_the_other_waiting() {
+    for is_deaf in [false, true] {
+        let mut rig = Rig::new(NodeConfig { requests_per_turn: 1, ..config() });
+        let (many, one) = (rig.attach("a"), rig.attach("b"));
+        let objects = objects(&mut rig, many, REQUESTS);
+        rig.seat(one).is_deaf = is_deaf;
+        for _ in 0..16 {
+            rig.send(one, free(objects[0]));
+            rig.settle();
+        }
+        let frees: Vec<_> = objects.iter().map(|&it| free(it)).collect();
+        let before = rig.node.counters().control_messages;
+        let mut packed = rig.send_packed(many, &frees);
+        let (mut sent, mut answered_at, mut turns) = (0, 0, 0);
+        let singles = |rig: &Rig| (rig.node.counters().control_messages - before).saturating_sub(1);
+        while !packed.is_empty() {
+            while sent < singles(&rig) + 8 {
+                rig.send(one, free(objects[0]));
+                sent += 1;
+            }
+            rig.deliver();
+            rig.turn();
+            turns += 1;
+            let count = packed.len();
+            packed.retain(|&number| rig.reply(many, number).is_none());
+            answered_at = if packed.len() < count { turns } else { answered_at };
+            assert!(turns - answered_at < 6, "{} packed requests wait", packed.len());
+        }
+        let taken = singles(&rig);
+        assert!(taken > 8, "{taken} single requests in {turns} turns");
+        rig.settle();
+        rig.end();
+    }
+}
+
 #[test]
 fn requests_are_carried_out_in_the_order_in_which_they_were_sent() {
     let mut rig = rig();
