@@ -40,19 +40,19 @@ fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn what_is_no_node_is_called_none() {
-    let unsound = FromNode::Terms {
-        data_queue_pairs: 17,
-        send_depth: 256,
-        control_depth: 64,
-        message_bytes: 64,
-        unenforced: 0,
+    let terms = |data_queue_pairs, message_bytes| {
+        let (send_depth, control_depth, unenforced) = (256, 64, 0);
+        let terms =
+            FromNode::Terms { data_queue_pairs, send_depth, control_depth, message_bytes, unenforced };
+        wire::frame(&terms)
     };
     for (what, bytes) in [
         ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n".repeat(300)),
         ("nothing in a frame", vec![0, 0]),
         ("a frame that is too long", vec![0xff, 0xff]),
         ("garbage in a frame", vec![3, 0, 9, 9, 9]),
-        ("terms beyond their bounds", wire::frame(&unsound)),
+        ("terms beyond their bounds", terms(17, 128)),
+        ("messages in which no request fits", terms(2, 64)),
         ("terms and more", [wire::frame(&wire::terms()), vec![0]].concat()),
         ("a welcome out of turn", wire::frame(&wire::welcome(1, &ends(1)))),
         ("a client's message", wire::frame(&wire::hello())),

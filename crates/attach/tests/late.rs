@@ -30,7 +30,7 @@ const SIZE: EndpointSize = EndpointSize {
     chunk_queue_pairs: 0,
     send_depth: 256,
     control_depth: 16,
-    message_bytes: 64,
+    message_bytes: 128,
     arena_bytes: 4096,
 };
 

@@ -8,8 +8,10 @@ pub const CHUNK_QUEUE_PAIRS_MAX: u32 = 8;
 pub const ASKING_DEPTH: u32 = 16;
 /// The most requests that a queue may hold.
 pub const DEPTH_MAX: u32 = 4096;
-/// Bytes of the smallest control message. All message sizes are multiples of it.
-pub const MESSAGE_BYTES_MIN: u32 = 64;
+/// Bytes of the smallest room for a control message: each request fits.
+pub const MESSAGE_BYTES_MIN: u32 = 128;
+/// The bytes of which all rooms for control messages are multiples.
+const MESSAGE_STEP: u32 = 64;
 /// Bytes of the largest control message.
 pub const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 /// Bytes of the largest arena that a node makes.
@@ -30,8 +32,8 @@ pub struct EndpointSize {
     pub send_depth: u32,
     /// Requests, and receives, that the control queue pair holds: a power of two, at most [`DEPTH_MAX`].
     pub control_depth: u32,
-    /// Bytes of a control message, a multiple of 64 up to [`MESSAGE_BYTES_MAX`]: the message itself and, with the
-    /// mechanism `node-copy`, its data.
+    /// Bytes of a control message, a multiple of 64 from [`MESSAGE_BYTES_MIN`] to [`MESSAGE_BYTES_MAX`]: the message
+    /// itself and, with the mechanism `node-copy`, its data.
     pub message_bytes: u32,
     /// Bytes of the arena: room for all messages in both directions, and for the client's buffers.
     pub arena_bytes: u64,
@@ -65,7 +67,7 @@ impl EndpointSize {
             && is_depth(self.send_depth)
             && is_depth(self.control_depth)
             && (MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&self.message_bytes)
-            && self.message_bytes.is_multiple_of(MESSAGE_BYTES_MIN)
+            && self.message_bytes.is_multiple_of(MESSAGE_STEP)
             && (self.messages()..=ARENA_BYTES_MAX).contains(&self.arena_bytes)
     }
 }

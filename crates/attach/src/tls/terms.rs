@@ -170,7 +170,7 @@ mod tests {
         data_queue_pairs: 2,
         send_depth: 256,
         control_depth: 64,
-        message_bytes: 64,
+        message_bytes: 128,
         unenforced: GuaranteeSet::NONE,
     };
 
@@ -200,7 +200,8 @@ mod tests {
             Terms { control_depth: 0, ..TERMS },
             Terms { control_depth: 65, ..TERMS },
             Terms { message_bytes: 0, ..TERMS },
-            Terms { message_bytes: 96, ..TERMS },
+            Terms { message_bytes: 64, ..TERMS },
+            Terms { message_bytes: 160, ..TERMS },
             Terms { message_bytes: 65_600, ..TERMS },
         ];
         for terms in unsound {

@@ -33,7 +33,7 @@ pub const TERMS: Terms = Terms {
     data_queue_pairs: 2,
     send_depth: 256,
     control_depth: 64,
-    message_bytes: 64,
+    message_bytes: 128,
     unenforced: portcullis_nic::GuaranteeSet::NONE,
 };
 

@@ -36,7 +36,7 @@ pub fn terms() -> FromNode {
         data_queue_pairs: 2,
         send_depth: 256,
         control_depth: 64,
-        message_bytes: 64,
+        message_bytes: 128,
         unenforced: 0,
     }
 }

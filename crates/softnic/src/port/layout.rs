@@ -99,7 +99,7 @@ mod tests {
         #[test]
         fn the_parts_of_a_port_do_not_overlap(
             data_queue_pairs in 1u32..=16, chunk_queue_pairs in 0u32..=8, send in 0u32..=12, control in 0u32..=12,
-            blocks in 1u32..64,
+            blocks in 2u32..64,
         ) {
             let control_depth = 1 << control;
             let message_bytes = blocks * 64;

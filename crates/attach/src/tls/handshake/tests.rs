@@ -13,7 +13,7 @@ const TERMS: Terms = Terms {
     data_queue_pairs: 1,
     send_depth: 2,
     control_depth: 2,
-    message_bytes: 64,
+    message_bytes: 128,
     unenforced: portcullis_nic::GuaranteeSet::NONE,
 };
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
