@@ -273,6 +273,12 @@ impl ControlRequest {
         Self::Free { object: object.into(), holders: Holders::Stay }
     }
 
+    /// Returns whether the request may wait at the node for what others hold.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        matches!(self, Self::Acquire(acquire) if acquire.wait > Lifetime(0))
+    }
+
     /// Gives a permission back that no caller needs. `free`: also its object, if it is no chunk.
     pub(crate) fn give_back(permission: Permission, free: bool) -> Self {
         match permission.credential() {

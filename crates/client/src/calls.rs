@@ -315,6 +315,13 @@ impl Calls {
         CALLS_MAX as usize - self.states.len()
     }
 
+    /// Returns whether no call can begin before the caller takes a result. A call that the caller has forgotten gives its
+    /// place back when it is answered.
+    pub(crate) fn must_be_taken(&self) -> bool {
+        let is_forgotten = |(_, state): (_, &State)| matches!(state, State::Late { error: None, .. });
+        self.room() == 0 && !self.states.iter().any(is_forgotten)
+    }
+
     /// Calls that have begun and not ended.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

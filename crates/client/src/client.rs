@@ -9,8 +9,8 @@ use crate::permission::Mark;
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::{
-    Access, Answer, Buffer, CALLS_MAX, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun,
-    Operation, Outcome, Permission,
+    Access, Answer, Buffer, Call, ClientConfig, ControlRequest, Counters, Error, Lease, NotBegun, Operation,
+    Outcome, Permission,
 };
 use portcullis_nic::{Completion, EndpointQueue, Memory, Pollable, VerbsEndpoint};
 use portcullis_planted::planted;
@@ -375,16 +375,17 @@ impl<E: VerbsEndpoint> Client<E> {
         self.data.link.control.room().min(self.requests.calls.room())
     }
 
+    /// Returns whether no call can begin before the caller takes the result of another: the client keeps as many calls
+    /// and results as it can.
+    #[must_use]
+    pub fn must_take_calls(&self) -> bool {
+        self.requests.calls.must_be_taken()
+    }
+
     /// Returns how many calls of the control path can be under way at once, if they begin in batches.
     #[must_use]
     pub fn calls_max(&self) -> usize {
-        self.data.link.control.room_at_most().min(CALLS_MAX as usize)
-    }
-
-    /// Returns how many calls await their answers.
-    #[must_use]
-    pub fn calls_under_way(&self) -> usize {
-        self.requests.calls.waiting()
+        self.data.link.control.calls_max()
     }
 
     /// Returns how many calls of a batch travel in one message. The message has no room for others before the last of

@@ -11,6 +11,10 @@ pub const BACKLOG_MAX: usize = 1024;
 /// Calls of the control path that may have begun and not been taken yet.
 pub const CALLS_MAX: u32 = 1024;
 
+/// Calls of one pipeline, or of one session that acquires many permissions, that may wait at the node for what others
+/// hold. The node has places for a few thousand such requests of all clients.
+pub const WAITING_CALLS_MAX: usize = 128;
+
 /// The configuration of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientConfig {

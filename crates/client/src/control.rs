@@ -1,6 +1,6 @@
 //! Control messages: their slots in the arena, and the matching of replies to requests.
 
-use crate::Error;
+use crate::{CALLS_MAX, Error};
 use portcullis_nic::{
     Completion, CompletionKind, Lkey, LocalSpan, Memory, Operation as Action, ReceiveRequest, Status,
     VerbsEndpoint, WorkRequest,
@@ -113,8 +113,9 @@ impl Control {
         u64::from(self.message_bytes).saturating_sub(HEAD)
     }
 
+    /// The error if there is no room for a call. It names the most calls that can be under way.
     pub(crate) fn full(&self) -> Error {
-        Error::QueueFull { limit: self.depth() - self.kept_for(false) as u64 }
+        Error::QueueFull { limit: self.calls_max() as u64 }
     }
 
     fn depth(&self) -> u64 {
@@ -132,9 +133,10 @@ impl Control {
         self.free.len().saturating_sub(self.kept_for(false)) * self.requests_per_message()
     }
 
-    /// Returns how many requests other than for rebuilds can be under way at once, if batches are full.
-    pub(crate) fn room_at_most(&self) -> usize {
-        (self.slots.len() - self.kept_for(false)) * self.requests_per_message()
+    /// Returns how many calls can be under way at once, if they begin in batches.
+    pub(crate) fn calls_max(&self) -> usize {
+        let requests = (self.slots.len() - self.kept_for(false)) * self.requests_per_message();
+        requests.min(CALLS_MAX as usize)
     }
 
     /// Returns for how many requests a message has room, whatever their lengths.

@@ -111,7 +111,7 @@ pub enum Error {
     /// A queue is full: nothing was begun. Take what is finished, then try again.
     #[error("the queue is full ({limit}): take what is finished, then try again")]
     QueueFull {
-        /// Number of entries that the queue holds.
+        /// Number of operations or calls that the queue has room for, if the calls begin in batches.
         limit: u64,
     },
     /// The arena has no free piece of this size: nothing was begun.

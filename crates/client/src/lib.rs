@@ -40,7 +40,7 @@ pub use batch::{Batch, NotAdded};
 pub use buffer::{BUFFERS_BYTES_MAX, Buffer, Withheld};
 pub use calls::{Answer, Call};
 pub use client::Client;
-pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX};
+pub use config::{BACKLOG_MAX, CALLS_MAX, ClientConfig, OPERATIONS_MAX, WAITING_CALLS_MAX};
 pub use error::{Effect, Error};
 pub use operations::{Operation, Outcome};
 pub use permission::{Lease, Permission, PermissionView};

@@ -67,6 +67,16 @@ fn a_batch_takes_as_many_messages_as_it_needs_and_has_room_for_what_was_promised
 }
 
 #[test]
+fn a_full_client_names_its_room_in_calls() {
+    let (mut client, handle) = rig();
+    handle.world().node.hold = true;
+    let calls: Vec<_> = (0..3).map(|_| client.call(NOW, Allocate::bytes(64)).unwrap()).collect();
+    let full = client.call(NOW, Allocate::bytes(64)).unwrap_err();
+    assert_eq!(full.error, Error::QueueFull { limit: client.calls_max() as u64 });
+    assert_eq!((calls.len(), client.calls_max()), (3, 3 * PER_MESSAGE));
+}
+
+#[test]
 fn requests_get_their_answers_in_any_order_and_a_message_is_free_with_the_last() {
     let (mut client, handle) = rig();
     handle.world().node.hold = true;

@@ -58,7 +58,7 @@ pub use portcullis_client::{
     Access, Acquire, Allocate, Answer, Ask, Batch, Begun, Buffer, Call, ClassOccupancy, Client, ClientConfig,
     ControlRequest, Counters as ClientCounters, Effect, Error, Lease, Located, NotBegun, NotFreed, Occupancy,
     Operation, Outcome, Permission as BarePermission, PermissionView, SmallObject, SmallObjectId,
-    SmallObjects, Unchecked, Until, Withheld,
+    SmallObjects, Unchecked, Until, WAITING_CALLS_MAX, Withheld,
 };
 pub use portcullis_errors::{Coded, ErrorCode};
 pub use portcullis_host::SessionEndpoint;

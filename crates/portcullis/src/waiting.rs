@@ -117,6 +117,7 @@ impl<E: VerbsEndpoint, C: Clock> WaitingClient<E, C> {
                 Err(NotBegun { ask, error: Error::QueueFull { .. } }) => request = *ask,
                 Err(refused) => return Err(refused.error),
             }
+            self.check_for_room()?;
             self.wait_a_round(WAIT_FOR_ROOM)?;
         }
     }

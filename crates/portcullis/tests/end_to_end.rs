@@ -7,11 +7,15 @@ mod device;
 use portcullis::host::{Host, HostConfig, Listen};
 use portcullis::{
     Access, Acquire, Allocate, AtDrop, Coded, ControlRequest, Error, Keep, Lifetime, Mechanism, Memory,
-    NodeConfig, ObjectRef, Refusal, RemoteAddress, Rights, Session, SessionOptions, connect,
+    NodeConfig, ObjectRef, Refusal, RemoteAddress, Rights, Session, SessionOptions, WAITING_CALLS_MAX,
+    connect,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Calls that a client keeps until their results are taken.
+const CALLS_MAX: usize = 1024;
 
 fn host(mechanism: Mechanism) -> Host {
     let node = NodeConfig { mechanism, pool_bytes: 64 << 20, ..NodeConfig::default() };
@@ -365,6 +369,53 @@ fn many_permissions_come_and_go_in_batches() {
     assert_eq!(held.len(), 199);
     session.revoke_all(held).expect("the node is there");
     assert_eq!(host.counters().permissions, 0);
+}
+
+#[test]
+fn many_permissions_that_others_hold_are_waited_for_without_the_places_of_the_whole_tenant() {
+    // A tenant gets half of the places.
+    let postponed_max = u32::try_from(2 * WAITING_CALLS_MAX).expect("a small number");
+    let node = NodeConfig { postponed_max, ..NodeConfig::default() };
+    let config = HostConfig { node, ..HostConfig::default() };
+    let config = if device::is_wanted() { device::port(config) } else { config };
+    let host = Host::start(config).expect("a node starts");
+    let (mut holder, mut waiter) = (session(&host, "red"), session(&host, "red"));
+    let block = holder.allocate(Allocate::bytes(64).lifetime(Lifetime::seconds(10))).expect("memory");
+    let ask = Acquire::object(block.object()).wait(Lifetime::millis(20));
+    let answers = waiter.acquire_all(&[ask; 3 * WAITING_CALLS_MAX]).expect("the node is there");
+    assert_eq!(answers.len(), 3 * WAITING_CALLS_MAX);
+    for answer in answers {
+        assert_eq!(answer.map(drop), Err(Error::Refused(Refusal::Conflict)));
+    }
+}
+
+#[test]
+fn a_session_full_of_results_that_are_not_taken_says_so_until_they_are_taken() {
+    let host = host(Mechanism::MemoryWindow);
+    let mut session = session(&host, "red");
+    let block = session.allocate(Allocate::bytes(64).keep()).expect("memory");
+    let object = block.object();
+    session.revoke(block).expect("it was live");
+    let mut calls = Vec::new();
+    while calls.len() < CALLS_MAX {
+        let now = session.now();
+        match session.client().call(now, ControlRequest::Keep { object: object.into(), keep: Keep::Attached })
+        {
+            Ok(call) => calls.push(call),
+            Err(refused) => {
+                assert!(matches!(refused.error, Error::QueueFull { .. }), "{refused}");
+                session.poll();
+            }
+        }
+    }
+    let full = Error::QueueFull { limit: CALLS_MAX as u64 };
+    assert_eq!(session.acquire_all(&[Acquire::object(object)]).map(drop), Err(full));
+    assert_eq!(session.allocate(Allocate::bytes(64)).map(drop), Err(full));
+    for call in calls {
+        session.wait_call(call).expect("it is kept");
+    }
+    let answers = session.acquire_all(&[Acquire::object(object)]).expect("there is room");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 /// The caller is busy while its lease ends, in the middle of a wait. The session judges completions that arrived

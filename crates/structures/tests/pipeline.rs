@@ -1,7 +1,10 @@
 //! All accesses of a pipeline end, however many there are and in whatever order their futures are awaited.
 
 use crate::rig::{node, node_with, pipeline, run};
-use portcullis::{Acquire, Allocate, BarePermission, ChunkLimits, Error, Lifetime, Mechanism, NodeConfig};
+use portcullis::{
+    Acquire, Allocate, BarePermission, ChunkLimits, Error, Lifetime, Mechanism, NodeConfig, SessionOptions,
+    WAITING_CALLS_MAX,
+};
 use portcullis_structures::{Pipeline, Work};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -49,6 +52,7 @@ fn more_requests_than_there_is_room_for_wait_while_the_end_that_they_wait_for_ge
         while node.counters().postponed < 100 {
             pipeline.sleep(Lifetime::millis(1)).await.expect("the session goes on");
         }
+        assert!(node.counters().postponed <= WAITING_CALLS_MAX as u64, "others have places too");
         pipeline.revoke(first, false).await.expect("the end that all wait for");
         for permission in asked {
             let permission = permission.await.expect("each gets its turn");
@@ -56,6 +60,31 @@ fn more_requests_than_there_is_room_for_wait_while_the_end_that_they_wait_for_ge
         }
     });
     assert_eq!(node.counters().permissions, 0);
+}
+
+#[test]
+fn a_pipeline_waits_at_the_node_whatever_other_calls_its_client_has() {
+    let node = node(Mechanism::MemoryWindow);
+    let mut session = node.connect("red", SessionOptions::default()).expect("a session");
+    let [held, free] = [(); 2].map(|()| {
+        session.allocate(Allocate::bytes(64).lifetime(Lifetime::seconds(10)).keep()).expect("memory")
+    });
+    let free = {
+        let object = free.object();
+        session.revoke(free).expect("it was live");
+        object
+    };
+    let now = session.now();
+    let mut batch = session.client().batch();
+    let ask = Acquire::object(held.object()).wait(Lifetime::seconds(5));
+    for _ in 0..2 * WAITING_CALLS_MAX {
+        batch.call(now, ask).expect("room");
+    }
+    batch.post();
+    let pipeline = Pipeline::new(session);
+    let ask = Acquire::object(free).wait(Lifetime::seconds(1));
+    run(&pipeline, pipeline.acquire(ask)).expect("the object is free");
+    assert!(pipeline.into_session().client().pending() >= 2 * WAITING_CALLS_MAX, "the others wait");
 }
 
 #[test]

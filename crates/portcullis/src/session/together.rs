@@ -9,8 +9,10 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// Acquires permissions over existing objects with common doorbells: one for as many requests as the control queue
     /// has room for. Each request has its own answer.
     ///
+    /// No more than [`WAITING_CALLS_MAX`](crate::WAITING_CALLS_MAX) of the requests wait at the node at once.
+    ///
     /// # Errors
-    /// The node is gone.
+    /// The node is gone, or the caller has to take the results of calls that it began before ([`Error::QueueFull`]).
     pub fn acquire_all(&mut self, asks: &[Acquire]) -> Result<Vec<Result<Permission, Error>>, Error> {
         self.revoke_dropped()?;
         let answers = self.call_all(asks.iter().map(|&ask| ask.into()))?;
@@ -21,7 +23,7 @@ impl<E: VerbsEndpoint, C: Clock> Session<E, C> {
     /// that had ended already counts as ended.
     ///
     /// # Errors
-    /// The node is gone.
+    /// As [`Session::acquire_all`].
     pub fn revoke_all(&mut self, permissions: impl IntoIterator<Item = Permission>) -> Result<(), Error> {
         let held = permissions.into_iter().filter_map(Permission::into_bare);
         self.call_all(held.map(|permission| ControlRequest::Revoke { permission, free: false }))?;

@@ -2,7 +2,7 @@
 
 use super::WaitingClient;
 use crate::Clock;
-use portcullis_client::{Answer, ControlRequest, Error, NotBegun};
+use portcullis_client::{Answer, CALLS_MAX, Call, ControlRequest, Error, NotBegun, WAITING_CALLS_MAX};
 use portcullis_nic::VerbsEndpoint;
 use std::collections::VecDeque;
 
@@ -14,24 +14,9 @@ impl<E: VerbsEndpoint, C: Clock> WaitingClient<E, C> {
     ) -> Result<Vec<Result<Answer, Error>>, Error> {
         let (mut answers, mut next) = (Vec::new(), requests.next());
         loop {
-            let mut begun = Vec::new();
-            let mut batch = self.client.batch();
-            while let Some(request) = next.take() {
-                match batch.call(self.clock.now(), request) {
-                    Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
-                        next = Some(*ask);
-                        break;
-                    }
-                    call => {
-                        begun.push(call);
-                        next = requests.next();
-                    }
-                }
-            }
-            batch.post();
+            let begun = self.begin_batch(&mut next, &mut requests);
             if begun.is_empty() && next.is_some() {
-                // Calls that the caller began before fill the queue. There is room when one of them ends.
-                self.wait_until(|client| (client.room_for_calls() > 0).then_some(()))?;
+                self.wait_for_room()?;
             }
             for call in begun {
                 answers.push(match call {
@@ -46,6 +31,54 @@ impl<E: VerbsEndpoint, C: Clock> WaitingClient<E, C> {
                 return Ok(answers);
             }
         }
+    }
+
+    /// Begins a batch of requests: `next` and those after it, for as long as there is room. Requests that may wait at the
+    /// node take only some of its places. When this returns, `next` is the first request that has not begun.
+    fn begin_batch(
+        &mut self,
+        next: &mut Option<ControlRequest>,
+        requests: &mut impl Iterator<Item = ControlRequest>,
+    ) -> Vec<Result<Call, NotBegun<Box<ControlRequest>>>> {
+        let (mut begun, mut waiting) = (Vec::new(), 0);
+        let mut batch = self.client.batch();
+        while let Some(request) = next.take() {
+            waiting += usize::from(request.may_wait());
+            if waiting > WAITING_CALLS_MAX {
+                *next = Some(request);
+                break;
+            }
+            match batch.call(self.clock.now(), request) {
+                Err(NotBegun { ask, error: Error::QueueFull { .. } }) => {
+                    *next = Some(*ask);
+                    break;
+                }
+                call => {
+                    begun.push(call);
+                    *next = requests.next();
+                }
+            }
+        }
+        batch.post();
+        begun
+    }
+
+    /// Waits for room for a call. Calls that the caller began before fill the queue, and there is room when one ends.
+    ///
+    /// # Errors
+    /// As [`WaitingClient::wait_until`], or [`Error::QueueFull`]: the caller has to take results.
+    fn wait_for_room(&mut self) -> Result<(), Error> {
+        self.check_for_room()?;
+        self.wait_until(|client| (client.room_for_calls() > 0).then_some(()))
+    }
+
+    /// Checks that there is room for a call, or will be when others end.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]: the caller has to take results.
+    pub(super) fn check_for_room(&self) -> Result<(), Error> {
+        let full = Error::QueueFull { limit: CALLS_MAX.into() };
+        if self.client.must_take_calls() { Err(full) } else { Ok(()) }
     }
 
     /// Begins requests to workers for as long as there is room, and hands each answer to `take`. When this returns, no

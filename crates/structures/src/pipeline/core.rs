@@ -71,6 +71,14 @@ struct Entry<M: Memory> {
     result: Option<Result<Done<M>, Error>>,
 }
 
+/// A call under way.
+struct UnderWay {
+    call: Call,
+    /// The number of its entry.
+    entry: u64,
+    kind: Kind,
+}
+
 pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
     pub session: Session<E, C>,
     pub now: Moment,
@@ -83,7 +91,7 @@ pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
     pub buffers: Buffers<E::Memory>,
     /// Memory for bytes that are used as soon as they are read.
     pub scratch: Vec<u8>,
-    calls: Vec<(Call, u64)>,
+    calls: Vec<UnderWay>,
     ended: Vec<Operation>,
     pub current: Task,
     pub ready: Ready,
@@ -289,7 +297,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         if outbox.has_accesses() {
             self.places.make_room(client);
         }
-        let mut room = Room::of(client);
+        let waiting = self.calls.iter().filter(|it| it.kind == Kind::Waiting).count();
+        let mut room = Room::of(client, waiting);
         let mut batch = client.resume_batch();
         for kind in Kind::ALL {
             while self.posts_left != Some(0)
@@ -301,7 +310,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
                         Ok(())
                     }
                     Posted::Begun(Begun::Call(call)) => {
-                        self.calls.push((call, id));
+                        self.calls.push(UnderWay { call, entry: id, kind });
                         Ok(())
                     }
                     Posted::Full(request) => {
@@ -407,12 +416,12 @@ fn take_ended<E: VerbsEndpoint>(
 /// Takes the answers to calls. Returns their number.
 fn take_answers<E: VerbsEndpoint>(
     client: &mut Client<E>,
-    calls: &mut Vec<(Call, u64)>,
+    calls: &mut Vec<UnderWay>,
     entries: &mut Slots<u64, Entry<E::Memory>>,
     ready: &mut Ready,
 ) -> usize {
     let before = calls.len();
-    calls.retain(|&(call, id)| {
+    calls.retain(|&UnderWay { call, entry, .. }| {
         let Some(answer) = client.take_call(call) else { return true };
         let done = answer.map(|answer| match answer {
             Answer::Granted(permission) => Done::Granted(permission),
@@ -420,7 +429,7 @@ fn take_answers<E: VerbsEndpoint>(
             Answer::Chunks(terms) => Done::Chunks(terms),
             Answer::Extended(_) | Answer::EndOfList | Answer::Done => Done::Ended,
         });
-        settle(entries, ready, id, done);
+        settle(entries, ready, entry, done);
         false
     });
     before - calls.len()

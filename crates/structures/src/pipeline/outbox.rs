@@ -5,12 +5,10 @@
 //! last room for calls, because this client itself may hold what the call waits for, and need a call to give it back.
 
 use super::requests::Request;
-use portcullis::{Ask, Client, ControlRequest, HandedOutBy, Lifetime, Memory, VerbsEndpoint};
+use portcullis::{
+    Ask, Client, ControlRequest, HandedOutBy, Lifetime, Memory, VerbsEndpoint, WAITING_CALLS_MAX,
+};
 use std::collections::VecDeque;
-
-/// The most calls that are under way beside those that wait at the node. The node has places for a few thousand requests
-/// that wait, for all clients together.
-const WAITING_MAX: usize = 128;
 
 type Line<M> = VecDeque<(u64, Request<M>)>;
 
@@ -46,7 +44,7 @@ impl Kind {
         match &request.ask {
             Ask::Access(_) => Self::Access,
             Ask::Control(ControlRequest::AllocateChunk | ControlRequest::FreeChunk(_)) => Self::Chunk,
-            Ask::Control(ControlRequest::Acquire(acquire)) if acquire.wait > Lifetime(0) => Self::Waiting,
+            Ask::Control(request) if request.may_wait() => Self::Waiting,
             Ask::Control(_) => Self::Prompt,
         }
     }
@@ -67,14 +65,15 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub fn of<E: VerbsEndpoint>(client: &Client<E>) -> Self {
+    /// The room of a client of whose calls `waiting` may wait at the node.
+    pub fn of<E: VerbsEndpoint>(client: &Client<E>, waiting: usize) -> Self {
         // Once the session is over, each request has to return its error.
         let free = if client.over().is_some() { usize::MAX } else { client.room_for_calls() };
         let for_chunks = client.chunk_terms().is_some_and(|terms| terms.by == HandedOutBy::Cpu);
         let kept = client.calls_per_message();
         let waiting = match client.over() {
             Some(_) => usize::MAX,
-            None => WAITING_MAX.saturating_sub(client.calls_under_way()),
+            None => WAITING_CALLS_MAX.saturating_sub(waiting),
         };
         Self { free, waiting, kept, single: client.calls_max() < 2 * kept, for_chunks }
     }
