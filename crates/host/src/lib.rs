@@ -8,6 +8,7 @@ pub use local::{LocalAdmission, LocalClient, LocalError};
 pub use machine_memory::{NotEnoughMemory, Scarce, available_memory};
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use network::NetworkListen;
+pub use port_limits::PortLimits;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 pub use portcullis_attach::tls::ListenError;
 pub use portcullis_attach::unix::{Listener as SocketListener, SocketAccess};
@@ -37,6 +38,7 @@ mod machine_memory;
 #[cfg(any(feature = "rdma", feature = "udp"))]
 mod network;
 mod outlet;
+mod port_limits;
 mod processors;
 #[cfg(feature = "rdma")]
 pub mod rdma;
@@ -54,67 +56,13 @@ use backend::Started;
 use outlet::{Outlet, Speaker};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_memory::Mapping;
-use portcullis_nic::{EndpointSize, Guarantee};
+use portcullis_nic::Guarantee;
 use portcullis_node::{NodeConfig, POOL_BASE};
-use portcullis_protocol::{
-    CHUNK_QUEUE_PAIRS, DATA_BYTES_MAX, Incarnation, MESSAGE_BYTES, Mechanism, PACKED_HEAD_BYTES,
-    RemoteAddress,
-};
+use portcullis_protocol::{Incarnation, Mechanism, RemoteAddress};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// The limits of a client's port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortLimits {
-    /// Requests that each data queue pair holds: a power of two.
-    pub send_depth: u32,
-    /// Control messages that may be under way in each direction: a power of two.
-    pub control_depth: u32,
-    /// Requests, and replies, for which a control message has room: 1 to 64. Twice as many fit if they are short.
-    pub requests_per_message: u32,
-    /// The largest arena that a client gets, in bytes. On an RDMA device the arenas belong to the clients.
-    pub arena_bytes_max: u64,
-    /// Bytes of all clients' ports together, arenas and queues. The node fills and locks a client's port when the
-    /// client attaches. One tenant gets no more than it leaves to others.
-    pub ports_bytes_max: u64,
-}
-
-impl Default for PortLimits {
-    fn default() -> Self {
-        Self {
-            send_depth: 256,
-            control_depth: 32,
-            requests_per_message: 32,
-            arena_bytes_max: 64 << 20,
-            ports_bytes_max: 512 << 20,
-        }
-    }
-}
-
-impl PortLimits {
-    /// The size of a client's end, without its buffers.
-    fn size(&self, config: &NodeConfig) -> EndpointSize {
-        let data = if config.mechanism == Mechanism::NodeCopy { DATA_BYTES_MAX } else { 0 };
-        let packed = match self.requests_per_message as usize {
-            0 | 1 => 0,
-            requests => PACKED_HEAD_BYTES + requests * MESSAGE_BYTES,
-        };
-        let size = EndpointSize {
-            data_queue_pairs: 1 + config.spare_queue_pairs,
-            chunk_queue_pairs: config
-                .chunks
-                .filter(|_| config.chains)
-                .map_or(0, |_| u32::try_from(CHUNK_QUEUE_PAIRS).unwrap_or(u32::MAX)),
-            send_depth: self.send_depth,
-            control_depth: self.control_depth,
-            message_bytes: u32::try_from(packed.max(MESSAGE_BYTES + data)).unwrap_or(u32::MAX),
-            arena_bytes: 0,
-        };
-        size.with_buffers(0)
-    }
-}
 
 /// The configuration of a host.
 #[derive(Clone, Debug, Default)]

@@ -78,9 +78,10 @@ options! {
         /// The depth of each of a client's data queue pairs: a power of two, 4096 at most.
         #[arg(long, value_name = "N", value_parser = depth)]
         send_depth: u32 = port.send_depth,
-        /// Control messages of a client under way in each direction: a power of two, 4096 at most.
+        /// Control messages of a client under way in each direction: a power of two, 4096 at most. The default is 32, or
+        /// 64 where messages carry one request each: over UDP, and with node-copy.
         #[arg(long, value_name = "N", value_parser = depth)]
-        control_depth: u32 = port.control_depth,
+        control_depth: Option<u32> => port.control_depth,
         /// Requests of a client, and replies to it, that a control message has room for: 64 at most.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
         requests_per_message: u32 = port.requests_per_message,

@@ -86,7 +86,8 @@ impl UdpListeners {
         let Some(udp) = &config.udp else { return Ok(None) };
         let lanes = udp.lanes.lanes_on(config.processors.to_spare());
         let ports = udp.listen.iter().map(|listen| open(listen, lanes)).collect::<Result<Vec<Port>, _>>()?;
-        let terms = ports.iter().map(|port| terms(udp, port, config.port.control_depth)).collect();
+        let terms =
+            ports.iter().map(|port| terms(udp, port, config.port.depth_without_queue_pairs())).collect();
         let (listeners, sockets) =
             ports.into_iter().map(|Port { listener, sockets }| (listener, sockets)).unzip();
         Ok(Some(Self {
