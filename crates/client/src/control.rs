@@ -252,7 +252,8 @@ impl Control {
         self.held.push(request);
     }
 
-    /// The request that sends a message: its slot, its place there and its bytes.
+    /// The request that sends a message: its slot, its place there and its bytes. Its id needs no generation: the slot is
+    /// used again only after the completion of this request, and a session has one control queue pair.
     fn send_request(&self, index: u16, (at, bytes): (usize, usize)) -> WorkRequest {
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let local = LocalSpan { address: self.send_at(index) + at as u64, length, lkey: self.key };

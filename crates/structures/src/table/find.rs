@@ -15,7 +15,6 @@ const ATTEMPTS_AT_ONCE: u32 = 4;
 /// Number of attempts after which an operation that has met a slot whose block is another one checks whether the
 /// block's extent is another one as well. The check is repeated after as many attempts.
 const LOOKED_ANEW_EVERY: u32 = 4;
-
 /// The longest pause between two attempts.
 const PAUSE_MAX: Lifetime = Lifetime::millis(2);
 
