@@ -213,6 +213,10 @@ fn counted_table(counted: &Counted) -> Table {
         table.add_row([format!("copy unit {number}: bytes"), unit.bytes.to_string()]);
         table.add_row([format!("copy unit {number}: pieces that wait"), unit.waiting.to_string()]);
     }
+    for (number, engine) in counted.engines.iter().enumerate() {
+        table.add_row([format!("engine {number}: clients"), engine.clients.to_string()]);
+        table.add_row([format!("engine {number}: requests"), engine.requests.to_string()]);
+    }
     for (number, lane) in counted.udp_lanes.iter().enumerate() {
         table.add_row([format!("udp lane {number}: operations"), lane.operations.to_string()]);
         table.add_row([format!("udp lane {number}: refused"), lane.refused.to_string()]);

@@ -11,9 +11,10 @@ use portcullis_memory::Mapping;
 use portcullis_nic::{Nic, VerbsError};
 use portcullis_node::{Admission, ClientEnds};
 use portcullis_softnic::core::copy_units::UnitLoad;
+use portcullis_softnic::core::engines::EngineLoad;
 use std::fmt::Debug;
 
-/// A fabric. Its functions run on the node's thread, so none of them may wait.
+/// A fabric. Its functions run on the node's thread, so none of them may wait for longer than a turn of a data engine.
 pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     type Nic: Nic<Memory = Mapping> + Debug + Send + 'static;
     /// The driver of that NIC.
@@ -40,11 +41,20 @@ pub(crate) trait Fabric: Debug + Send + Sync + Sized + 'static {
     /// Destroys the fabric's objects for a client. The client is detached from the node already.
     fn destroy(nic: &mut Self::Nic, end: Self::End) -> Option<Self::Leftovers>;
 
-    /// The loads of the NIC's copy units, if the host runs some for it.
-    fn copy_unit_loads(nic: &mut Self::Nic) -> Vec<UnitLoad> {
+    /// The loads of the threads that the host runs for the NIC.
+    fn thread_loads(nic: &mut Self::Nic) -> ThreadLoads {
         let _ = nic;
-        Vec::new()
+        ThreadLoads::default()
     }
+}
+
+/// The work of the threads that a host runs for its NIC.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadLoads {
+    /// The work of each copy unit.
+    pub copy_units: Vec<UnitLoad>,
+    /// The work of each engine.
+    pub engines: Vec<EngineLoad>,
 }
 
 /// The node's end of a client that is not attached yet.

@@ -92,6 +92,9 @@ pub struct HostConfig {
     /// The number of copy units, if the node is on the software NIC: threads that move the bytes of long transfers while
     /// the node's thread checks others.
     pub copy_units: ThreadCount,
+    /// The number of data engines, if the node is on the software NIC: threads that carry out the reads, writes and atomics of
+    /// busy clients. A read that overlaps another client's write may then return parts of both. [`ThreadCount::Auto`]: none.
+    pub engines: ThreadCount,
     /// The limits of clients' ports.
     pub port: PortLimits,
 }

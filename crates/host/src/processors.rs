@@ -11,8 +11,8 @@ const PROCESSORS_MAX: usize = 1024;
 /// The processors of the machine that a node without a list leaves to its own thread and to others.
 const PROCESSORS_LEFT: usize = 4;
 
-/// The processors of a node: its own thread keeps to the first, and copy units and lanes to one each of the others, in
-/// turn. With one processor, and without any, the kernel chooses where copy units and lanes run.
+/// The processors of a node: its own thread keeps to the first, and copy units, engines and lanes to one each of the others, in
+/// turn. With one processor, and without any, the kernel chooses where these threads run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorList(Vec<usize>);
 
@@ -28,13 +28,13 @@ impl ProcessorList {
         self.0.first().copied()
     }
 
-    /// Returns the processor of the thread of this number among copy units and lanes. `None`: the kernel chooses.
+    /// Returns the processor of the thread of this number among copy units, engines and lanes. `None`: the kernel chooses.
     pub(crate) fn of_thread(&self, number: usize) -> Option<usize> {
         let others = self.0.get(1..).filter(|others| !others.is_empty())?;
         Some(others[number % others.len()])
     }
 
-    /// Returns the number of processors to spare for copy units and lanes: those of the list but the first, or, where the
+    /// Returns the number of processors to spare for copy units, engines and lanes: those of the list but the first, or, where the
     /// kernel chooses, those of the machine beyond the fourth.
     pub(crate) fn to_spare(&self) -> u32 {
         self.to_spare_of(available_parallelism().map_or(1, usize::from))

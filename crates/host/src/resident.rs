@@ -356,8 +356,7 @@ impl<F: Fabric> Engine<F::Driver, NodeResident<F>> {
     pub fn carry_out(&self, order: Order) -> Result<OrderOutcome, EngineGone> {
         let turns: TurnCounts = self.turn_times();
         self.call(move |nic, resident, now| {
-            let load =
-                NodeLoad { turns, copy_units: F::copy_unit_loads(nic), udp_lanes: resident.udp_lane_loads() };
+            let load = NodeLoad { turns, of_nic: F::thread_loads(nic), udp_lanes: resident.udp_lane_loads() };
             order.carry_out(&mut resident.node, load, now)
         })
     }

@@ -1,4 +1,4 @@
-//! The numbers of a node's threads: copy units and lanes.
+//! The numbers of a node's threads: copy units, engines and lanes.
 
 use portcullis_errors::{Coded, ErrorCode};
 use std::fmt;
@@ -14,8 +14,9 @@ const LANES_BY_ITSELF_MAX: u32 = 4;
 /// The number of a node's threads of one kind, beside the node's own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadCount {
-    /// As many as there are processors to spare: on a machine of up to four processors none, since the threads would take
-    /// them from clients. Threads without work sleep.
+    /// Some of the processors to spare: for copy units one in two, at most 8, and for lanes one in four, at most 4. On a machine
+    /// of up to four processors none, since the threads would take them from clients. Data engines: none, as long as no
+    /// measurement says how many are best. Threads without work sleep.
     #[default]
     Auto,
     /// This many, up to 64. With none, the node's thread does their work.
@@ -28,12 +29,17 @@ impl ThreadCount {
         self.on(spare, 2, COPY_UNITS_BY_ITSELF_MAX)
     }
 
+    /// Returns the number of data engines.
+    pub(crate) fn engines(self) -> u32 {
+        self.on(0, 1, 0)
+    }
+
     /// Returns the number of lanes on this many processors to spare.
     pub(crate) fn lanes_on(self, spare: u32) -> u32 {
         self.on(spare, 4, LANES_BY_ITSELF_MAX)
     }
 
-    /// Returns one in `part` of the processors, but one if there are any.
+    /// Returns one in `part` of the processors, but one if there are any, and at most `most`.
     fn on(self, spare: u32, part: u32, most: u32) -> u32 {
         match self {
             Self::Auto => spare.div_ceil(part).min(most),
@@ -83,6 +89,7 @@ mod tests {
         let spare = [0, 1, 4, 12, 60];
         assert_eq!(spare.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 1, 2, 6, 8]);
         assert_eq!(spare.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 1, 1, 3, 4]);
+        assert_eq!([ThreadCount::Auto, ThreadCount::Fixed(3)].map(ThreadCount::engines), [0, 3]);
         assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).lanes_on(0)), (3, 3));
     }
 

@@ -1,4 +1,7 @@
 //! Sleep and wake-up on a half word of shared memory: how a client waits for the NIC.
+//!
+//! Each write of the half word is an exchange. So of a client that begins to wait and the threads of a node that wake it, each
+//! acts on what was written last: no thread takes back a wait that has begun since the thread looked.
 
 use crate::{Alarm, Mapping};
 use rustix::event::Timespec;
@@ -17,7 +20,7 @@ impl Mapping {
     /// for `at_most` at the most, unless something is `waiting` for it already.
     pub fn sleep(&self, offset: u64, at_most: Duration, waiting: impl FnOnce() -> bool) {
         let sleeping = self.half_word(offset);
-        sleeping.store(SLEEPS, Ordering::Relaxed);
+        sleeping.swap(SLEEPS, Ordering::Relaxed);
         // The protocol of Doorbell::ring, with the roles exchanged.
         fence(Ordering::SeqCst);
         if !waiting() {
@@ -25,17 +28,17 @@ impl Mapping {
             // Woken, timed out or interrupted: the caller checks again in any case.
             let _ = futex::wait(sleeping, futex::Flags::empty(), SLEEPS, timeout.as_ref());
         }
-        sleeping.store(AWAKE, Ordering::Relaxed);
+        sleeping.swap(AWAKE, Ordering::Relaxed);
     }
 
     /// Writes into the half word at `offset` that an event loop waits for the [`Alarm`], unless something is `waiting`
     /// already. Returns whether the event loop may wait.
     pub fn watch(&self, offset: u64, waiting: impl FnOnce() -> bool) -> bool {
         let sleeping = self.half_word(offset);
-        sleeping.store(WATCHES, Ordering::Relaxed);
+        sleeping.swap(WATCHES, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if waiting() {
-            sleeping.store(AWAKE, Ordering::Relaxed);
+            sleeping.swap(AWAKE, Ordering::Relaxed);
             return false;
         }
         true
@@ -45,16 +48,15 @@ impl Mapping {
     /// needs a fence between the change that it announces and this call.
     pub fn wake_sleeper(&self, offset: u64, alarm: Option<&Alarm>) {
         let sleeping = self.half_word(offset);
-        let how = sleeping.load(Ordering::Relaxed);
-        if how == AWAKE {
+        if sleeping.load(Ordering::Relaxed) == AWAKE {
             return;
         }
-        sleeping.store(AWAKE, Ordering::Relaxed);
-        if let (WATCHES, Some(alarm)) = (how, alarm) {
-            alarm.ring();
-        } else {
+        match (sleeping.swap(AWAKE, Ordering::Relaxed), alarm) {
+            // The client has woken by itself, or another thread of the node wakes it.
+            (AWAKE, _) => {}
+            (WATCHES, Some(alarm)) => alarm.ring(),
             // If the client's process has ended, there is no thread to wake.
-            let _ = futex::wake(sleeping, futex::Flags::empty(), 1);
+            _ => drop(futex::wake(sleeping, futex::Flags::empty(), 1)),
         }
     }
 }

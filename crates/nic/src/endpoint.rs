@@ -32,7 +32,7 @@ pub trait Pollable: Endpoint {
     fn arm(&mut self) -> bool;
 }
 
-/// A client's end with verbs: a control queue pair, one completion queue for all that the end does, and the parts in
+/// A client's end with verbs: a control queue pair, the completions of all that the end does, and the parts in
 /// which accesses and requests for chunks travel. An end has the parts that its fabric has.
 ///
 /// The control queue pair carries only SEND and RECV.

@@ -2,7 +2,7 @@
 //!
 //! [`Nic`] is the view of the NIC's owner, the memory node: protection domains, memory regions, windows, queue pairs
 //! and completion queues, by id. A NIC with chains has a [`ChainNic`] besides. [`VerbsEndpoint`] is a client's view: a
-//! control queue pair, one completion queue and an arena for its buffers, which the client gets ready for use. The
+//! control queue pair, completions and an arena for its buffers, which the client gets ready for use. The
 //! client's accesses travel on the parts that its end has: [`DataQueuePairs`], or [`OneShotOperations`]. This crate does
 //! not know how a NIC works, and no crate above it names a particular NIC.
 #![forbid(unsafe_code)]

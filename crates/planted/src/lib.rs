@@ -19,6 +19,12 @@ pub enum Mistake {
     RefusedWhilePiecesMove,
     /// A chain goes on behind an invalidation while copy units still move bytes of accesses that it has ended.
     ChainGoesOnWhilePiecesMove,
+    /// A withdrawal does not wait for the turns of engines that began before it.
+    EngineNotAwaited,
+    /// The rights of a queue pair change, and the engine that serves its client keeps the old ones.
+    RightsKeptOnEngine,
+    /// The node does not learn of a request that an engine has refused.
+    RefusalKeptOnEngine,
     /// A window is bound again under its old key.
     KeyNotAdvanced,
     /// Memory is reused before its window is known to be unbound.
@@ -361,6 +367,10 @@ impl Mistake {
         Self::RefusedWhilePiecesMove,
         Self::ChainGoesOnWhilePiecesMove,
     ];
+
+    /// Mistakes of the engines of the software NIC. The simulator's checkers find them.
+    pub const OF_ENGINES: [Self; 3] =
+        [Self::EngineNotAwaited, Self::RightsKeptOnEngine, Self::RefusalKeptOnEngine];
 
     /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
     pub const ALL: [Self; 39] = [

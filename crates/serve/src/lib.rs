@@ -230,14 +230,18 @@ options! {
         /// Spare queue pairs of a client: one takes over when a refused access breaks the queue pair in use.
         #[arg(long, value_name = "N")]
         spare_queue_pairs: u32 = node.spare_queue_pairs,
-        /// Keep the node's thread on the first of these processors, and each copy unit and UDP lane on one of the others:
-        /// numbers and ranges, for example 0,2-5 [default: the kernel chooses].
+        /// Keep the node's thread on the first of these processors, and each copy unit, engine and UDP lane on one of the
+        /// others: numbers and ranges, for example 0,2-5 [default: the kernel chooses].
         #[arg(long, value_name = "LIST")]
         processors: Option<ProcessorList> => processors,
         /// Threads that move the bytes of long transfers while the node's thread checks others: a number, or `auto`, which
         /// takes some of the other processors of --processors, or of those beyond the fourth.
         #[arg(long, value_name = "N")]
         copy_units: ThreadCount = copy_units,
+        /// Threads that carry out the reads, writes and atomics of busy clients while the node's thread serves others: a
+        /// number, or `auto`, which takes none. A read that overlaps another client's write may then return parts of both.
+        #[arg(long, value_name = "N")]
+        engines: ThreadCount = engines,
         /// Threads that receive, decrypt and answer the packets of clients over UDP: a number, or `auto`, which takes some
         /// of the other processors of --processors, or of those beyond the fourth. With 0 the node's own thread does it.
         #[arg(long, value_name = "N", default_value_t)]

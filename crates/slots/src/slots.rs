@@ -152,6 +152,20 @@ impl<K: Key, T> Slots<K, T> {
         assert!(other.is_none(), "a value comes back to its own place");
     }
 
+    /// Keeps a value under a key that another table has given, until [`lend`](Self::lend) takes the value out. A table
+    /// keeps only such values, or only values of its own.
+    ///
+    /// # Panics
+    /// The table has a value under this key.
+    pub fn adopt(&mut self, key: K, value: T) {
+        while self.slots.len() <= key.number() as usize {
+            self.slots.push(Slot { generation: 0, value: None });
+        }
+        let slot = &mut self.slots[key.number() as usize];
+        slot.generation = key.generation().unwrap_or(slot.generation);
+        assert!(slot.value.replace(value).is_none(), "a key names one value");
+    }
+
     #[inline]
     fn slot_mut(&mut self, key: K) -> Option<&mut Slot<T>> {
         let slot = self.slots.get_mut(key.number() as usize)?;

@@ -10,4 +10,4 @@ mod nic;
 mod port;
 
 pub use nic::{NicMemory, PortId, PortResources, SoftNic};
-pub use port::{PortEndpoint, PortLayout, PortQueuePairs};
+pub use port::{CompletionRing, PortEndpoint, PortLayout, PortQueuePairs};

@@ -1,7 +1,7 @@
 //! The NIC as its owner uses it: [`SoftNic`], an implementation of [`Nic`].
 
 use crate::completions::Completions;
-use crate::core::{Bytes, CompletionPoller, Core, CqRing, QpRings, ReceivePoster, Ring, SendPoster};
+use crate::core::{Bytes, CompletionPoller, Core, CqRing, QpRings, ReceivePoster, Ring, SendPoster, Sleeper};
 use crate::port::{PortLayout, PortQueuePairs};
 use portcullis_memory::{Alarm, Mapping};
 use portcullis_nic::{
@@ -14,7 +14,7 @@ use portcullis_protocol::Moment;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// The deepest queue, in requests or completions.
@@ -30,10 +30,7 @@ pub struct SoftNic<M: NicMemory = Mapping> {
     /// The owner's ends of the completion queues, by number.
     completion_queues: Vec<Option<Completions<M>>>,
     queue_pairs: Vec<Option<Posters<M>>>,
-    // This map is a tree: each completion of a port's queues looks its port up, and a hash of its number takes longer.
     ports: BTreeMap<PortId, Port<M>>,
-    /// The port of each completion queue.
-    port_of_cq: Vec<Option<PortId>>,
     next_port: u64,
     /// Whether a completion queue of the owner's has got a completion.
     news: bool,
@@ -55,9 +52,9 @@ struct Posters<M> {
 }
 
 /// Memory that a NIC can allocate, and whose other end it can wake.
-pub trait NicMemory: Bytes {
+pub trait NicMemory: Bytes + Debug + Send + Sync + 'static {
     /// The handle that wakes a program that waits for a descriptor.
-    type Alarm: Debug;
+    type Alarm: Debug + Send + Sync;
 
     /// Allocates zeroed memory of at least `length` bytes.
     ///
@@ -88,15 +85,28 @@ pub struct PortId(u64);
 /// The NIC's side of a port.
 #[derive(Debug)]
 struct Port<M: NicMemory> {
-    memory: M,
-    alarm: Option<M::Alarm>,
+    client: Arc<PortClient<M>>,
     pd: PdId,
     arena: Option<RegionId>,
-    completions: Option<u32>,
+    /// The completion queues of the client's data queue pairs, and of its others.
+    completions: Vec<u32>,
     /// The node's end, if it is destroyed with the port, and the client's end.
     queue_pairs: Vec<(Option<QpId>, QpId)>,
     /// Queue pairs on which the client requests chunks.
     asking: Vec<QpId>,
+}
+
+/// The client of a port, as the NIC wakes it.
+#[derive(Debug)]
+struct PortClient<M: NicMemory> {
+    memory: M,
+    alarm: OnceLock<M::Alarm>,
+}
+
+impl<M: NicMemory> Sleeper for PortClient<M> {
+    fn wake_client(&self) {
+        self.memory.wake(crate::port::SLEEPING, self.alarm.get());
+    }
 }
 
 /// Objects of the NIC that the node's ends of a port's queue pairs use.
@@ -119,7 +129,6 @@ impl<M: NicMemory> Default for SoftNic<M> {
             completion_queues: Vec::new(),
             queue_pairs: Vec::new(),
             ports: BTreeMap::new(),
-            port_of_cq: Vec::new(),
             next_port: 0,
             news: false,
             started: Instant::now(),
@@ -156,7 +165,7 @@ impl<M: NicMemory> SoftNic<M> {
     #[inline]
     pub fn turn_at(&mut self, now: Moment) -> bool {
         let worked = self.core.turn(now);
-        self.wake_sleepers();
+        self.news |= self.core.wake_sleepers();
         worked
     }
 
@@ -173,7 +182,6 @@ impl<M: NicMemory> SoftNic<M> {
             completion_queues: self.completion_queues.clone(),
             queue_pairs: self.queue_pairs.clone(),
             ports: BTreeMap::new(),
-            port_of_cq: self.port_of_cq.clone(),
             ..*self
         }
     }
@@ -194,7 +202,7 @@ impl<M: NicMemory> SoftNic<M> {
     pub fn turn_all(&mut self) -> bool {
         let now = self.now();
         let worked = self.core.turn_all(now);
-        self.wake_sleepers();
+        self.news |= self.core.wake_sleepers();
         worked
     }
 
@@ -203,6 +211,12 @@ impl<M: NicMemory> SoftNic<M> {
     #[inline]
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news) || self.core.has_events()
+    }
+
+    /// Whether data engines serve clients: see [`Core::has_lent_clients`].
+    #[must_use]
+    pub fn has_lent_clients(&self) -> bool {
+        self.core.has_lent_clients()
     }
 
     /// Whether a request is under way that only time, or a peer that rings no bell, can decide.
@@ -217,21 +231,6 @@ impl<M: NicMemory> SoftNic<M> {
             return Moment::default();
         }
         Moment(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    fn wake_sleepers(&mut self) {
-        let Some(mut cq) = self.core.pop_touched() else { return };
-        fence(Ordering::SeqCst);
-        loop {
-            match self.port_of_cq.get(cq as usize).copied().flatten().and_then(|port| self.ports.get(&port)) {
-                Some(port) => port.memory.wake(crate::port::SLEEPING, port.alarm.as_ref()),
-                None => self.news = true,
-            }
-            match self.core.pop_touched() {
-                Some(next) => cq = next,
-                None => break,
-            }
-        }
     }
 
     /// Makes a port for a client in `memory`. The client's queue pairs are connected to new ones of the node's in `pd`,
@@ -252,11 +251,10 @@ impl<M: NicMemory> SoftNic<M> {
         let client_pd = self.core.allocate_pd()?;
         self.next_port = next;
         let port = Port {
-            memory,
-            alarm: None,
+            client: Arc::new(PortClient { memory, alarm: OnceLock::new() }),
             pd: client_pd,
             arena: None,
-            completions: None,
+            completions: Vec::new(),
             queue_pairs: Vec::new(),
             asking: Vec::new(),
         };
@@ -271,9 +269,10 @@ impl<M: NicMemory> SoftNic<M> {
     /// Sets the alarm that wakes the client of a port when its program waits for a descriptor.
     ///
     /// # Panics
-    /// There is no such port.
+    /// There is no such port, or it has an alarm.
     pub fn set_alarm(&mut self, port: PortId, alarm: M::Alarm) {
-        self.ports.get_mut(&port).expect("a port that is there").alarm = Some(alarm);
+        let port = self.ports.get(&port).expect("a port that is there");
+        port.client.alarm.set(alarm).expect("a port has one alarm");
     }
 
     fn build_port(
@@ -286,7 +285,7 @@ impl<M: NicMemory> SoftNic<M> {
         let no_port = VerbsError::NoSuch { what: "port" };
         let (memory, client_pd) = {
             let port = self.ports.get(&id).ok_or(no_port.clone())?;
-            (port.memory.clone(), port.pd)
+            (port.client.memory.clone(), port.pd)
         };
         let arena = self.core.register_region(
             client_pd,
@@ -296,16 +295,8 @@ impl<M: NicMemory> SoftNic<M> {
             Access::LOCAL_WRITE,
         )?;
         let ring = |offset, depth| Ring::new(memory.clone(), offset, depth);
-        let cq_ring =
-            CqRing { ring: ring(layout.completions(), layout.completion_depth()), cell: crate::port::POLLED };
-        let completions = self.core.create_cq(cq_ring)?;
-        if self.port_of_cq.len() <= completions as usize {
-            self.port_of_cq.resize(completions as usize + 1, None);
-        }
-        self.port_of_cq[completions as usize] = Some(id);
-        let port = self.ports.get_mut(&id).ok_or(no_port)?;
-        port.arena = Some(arena.id);
-        port.completions = Some(completions);
+        let [data_completions, completions] = self.create_port_cqs(id, size)?;
+        self.ports.get_mut(&id).ok_or(no_port)?.arena = Some(arena.id);
 
         let depth = size.control_depth;
         let theirs = QpRings {
@@ -326,8 +317,8 @@ impl<M: NicMemory> SoftNic<M> {
             let theirs = QpRings {
                 send: ring(layout.data_send(number), size.send_depth),
                 receive: None,
-                send_cq: completions,
-                receive_cq: completions,
+                send_cq: data_completions,
+                receive_cq: data_completions,
                 label: Some(QpId(number)),
                 polled: true,
                 role: ChainRole::default(),
@@ -352,6 +343,23 @@ impl<M: NicMemory> SoftNic<M> {
         Ok((PortQueuePairs { control, data, peers, chunks, asking }, arena.lkey))
     }
 
+    /// Makes the completion queues of a client: those of its data queue pairs, and of its others. So an engine that serves
+    /// the data queue pairs shares no queue with the NIC's thread.
+    fn create_port_cqs(&mut self, id: PortId, size: EndpointSize) -> Result<[u32; 2], VerbsError> {
+        let no_port = VerbsError::NoSuch { what: "port" };
+        let layout = PortLayout::new(size);
+        let mut made = [0; 2];
+        for (cq, queue) in made.iter_mut().zip([layout.data_completions(), layout.completions()]) {
+            let port = self.ports.get_mut(&id).ok_or(no_port.clone())?;
+            let ring = Ring::new(port.client.memory.clone(), queue.offset, queue.depth);
+            *cq = self.core.create_cq(CqRing { ring, cell: queue.cell })?;
+            let client: Arc<dyn Sleeper> = port.client.clone();
+            self.core.set_sleeper(*cq, client);
+            port.completions.push(*cq);
+        }
+        Ok(made)
+    }
+
     /// Makes the queue pairs on which the client requests chunks.
     fn create_chunk_requests(
         &mut self,
@@ -361,7 +369,9 @@ impl<M: NicMemory> SoftNic<M> {
         client_pd: PdId,
     ) -> Result<Vec<QpId>, VerbsError> {
         let layout = PortLayout::new(size);
-        let Some(memory) = self.ports.get(&id).map(|port| port.memory.clone()) else { return Ok(Vec::new()) };
+        let Some(memory) = self.ports.get(&id).map(|port| port.client.memory.clone()) else {
+            return Ok(Vec::new());
+        };
         let mut asking = Vec::new();
         for (place, label) in (0..size.asking_queue_pairs()).zip(crate::port::ASKING_LABELS) {
             let send = Ring::new(memory.clone(), layout.asking_send(place), ASKING_DEPTH);
@@ -431,7 +441,7 @@ impl<M: NicMemory> SoftNic<M> {
         Ok(ours)
     }
 
-    /// Destroys a port: the client's queue pairs, completion queue, arena, domain, in that order. Returns the port's
+    /// Destroys a port: the client's queue pairs, completion queues, arena, domain, in that order. Returns the port's
     /// memory. The caller drops it on another thread: unmapping much memory takes longer than a NIC's thread should be
     /// held up.
     pub fn destroy_port(&mut self, id: PortId) -> Option<M> {
@@ -445,15 +455,14 @@ impl<M: NicMemory> SoftNic<M> {
         for qp in port.asking {
             let _ = self.destroy_qp(qp);
         }
-        if let Some(cq) = port.completions {
-            self.port_of_cq[cq as usize] = None;
+        for cq in port.completions {
             let _ = self.core.destroy_cq(cq);
         }
         if let Some(arena) = port.arena {
             let _ = self.core.deregister_region(arena);
         }
         let _ = self.core.deallocate_pd(port.pd);
-        Some(port.memory)
+        Some(port.client.memory.clone())
     }
 
     /// Continues the numbers of ports from `number`: for tests near the end of the counter.

@@ -15,7 +15,8 @@ use portcullis_nic::{
     RemoteAddress, RemoteSpan, Rkey, Status, Window, WindowBinding, WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::core::copy_units::{PIECES_MAX, PieceSizes, Pieces, UnitRunner};
+use portcullis_softnic::core::ThreadRunner;
+use portcullis_softnic::core::copy_units::{PIECES_MAX, PieceSizes, Pieces};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ type Queues = Vec<Arc<Pieces<Mapping>>>;
 #[derive(Debug)]
 struct ByHand(Queues);
 
-impl UnitRunner for ByHand {
+impl ThreadRunner for ByHand {
     fn wake(&self, _: usize) {}
 
     fn wait(&self) {
@@ -49,7 +50,7 @@ impl UnitRunner for ByHand {
 #[derive(Debug, Default)]
 struct Sleepers([AtomicBool; UNITS]);
 
-impl UnitRunner for Sleepers {
+impl ThreadRunner for Sleepers {
     fn wake(&self, unit: usize) {
         self.0[unit].store(true, Ordering::Relaxed);
     }
@@ -96,7 +97,7 @@ impl Rig {
         Self::with(|queues| Arc::new(ByHand(queues)))
     }
 
-    fn with(runner: impl FnOnce(Queues) -> Arc<dyn UnitRunner>) -> Self {
+    fn with(runner: impl FnOnce(Queues) -> Arc<dyn ThreadRunner>) -> Self {
         let queues: Queues = (0..UNITS).map(|_| Arc::default()).collect();
         let mut nic = SoftNic::new();
         nic.core().set_copy_units(queues.clone(), runner(queues.clone()), SIZES);

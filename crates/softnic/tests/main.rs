@@ -4,6 +4,7 @@
 mod conformance;
 mod copy_units;
 mod crowd;
+mod engines;
 mod examination;
 mod owner;
 mod reuse;

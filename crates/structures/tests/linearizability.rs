@@ -1,7 +1,8 @@
 //! The results that the clients of a table get fit one order of all operations on a key, also if clients die or stand
 //! still.
 
-use crate::concurrency::explore;
+use crate::concurrency::{explore, explore_on};
+use crate::rig::node_with_engines;
 use portcullis_structures::table::Grain;
 
 /// The seeds of a run: a few new ones each time, or the one that failed (`PORTCULLIS_SEED`).
@@ -24,5 +25,18 @@ fn what_clients_are_told_fits_one_order_also_where_some_of_them_die() {
 fn the_same_where_each_block_has_a_permission_of_its_own() {
     for seed in seeds() {
         explore(seed, Grain::Block);
+    }
+}
+
+#[test]
+fn the_same_where_engines_serve_the_clients() {
+    for seed in seeds() {
+        let node = node_with_engines(2);
+        explore_on(&node, seed, Grain::Extent);
+        let engines = node.admin().counted().expect("the node is there").engines;
+        assert!(
+            engines.iter().any(|engine| engine.requests > 0),
+            "seed {seed}: no engine has served a client"
+        );
     }
 }

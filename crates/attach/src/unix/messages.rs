@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Marks a message of an attach. The last byte is the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x06");
+const MAGIC: u64 = u64::from_le_bytes(*b"PORTCUL\x07");
 
 /// The longest text of a refusal, in bytes.
 const REASON_BYTES: usize = 192;

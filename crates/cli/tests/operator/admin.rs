@@ -122,6 +122,31 @@ fn clients_are_shown_with_what_they_hold_and_counters_with_the_state_of_the_log(
 }
 
 #[test]
+fn the_work_of_each_engine_is_shown() {
+    let node = Node::start(folder(), &["--admin", "node.admin", "--engines", "2"]);
+    let place = node.path("node.admin");
+    let idle = serde_json::json!([{ "clients": 0, "requests": 0 }, { "clients": 0, "requests": 0 }]);
+    assert_eq!(json(&place, &["counters"])["engines"], idle);
+    let mut session = node.connect();
+    let held = session.allocate(Allocate::bytes(64)).expect("a permission");
+    let mut bytes = [0; 64];
+    wait_for("an engine", || {
+        for _ in 0..1000 {
+            session.read(&held, 0, &mut bytes).expect("read");
+        }
+        let engines = json(&place, &["counters"])["engines"].clone();
+        engines.as_array().expect("two").iter().any(|engine| engine["requests"].as_u64() > Some(0))
+    });
+    assert!(text(&admin(&place, &["counters"])).contains("engine 1: requests"));
+    wait_for("the idle client to be the node's again", || {
+        let engines = json(&place, &["counters"])["engines"].clone();
+        engines.as_array().expect("two").iter().all(|engine| engine["clients"] == 0)
+    });
+    drop((held, session));
+    node.stop();
+}
+
+#[test]
 fn where_no_node_is_the_exit_code_says_so_and_a_wrong_call_has_another() {
     let folder = folder();
     let nowhere = folder.path().join("nowhere");

@@ -8,7 +8,9 @@ mod reports;
 mod server;
 mod socket;
 
-pub use reports::{Bar, ClientReport, CopyUnitLoad, Counted, Standing, Turns, UdpLaneLoad, Violations};
+pub use reports::{
+    Bar, ClientReport, CopyUnitLoad, Counted, EngineReport, Standing, Turns, UdpLaneLoad, Violations,
+};
 pub use socket::NoNode;
 
 pub(super) use orders::{Order, OrderOutcome};

@@ -1,12 +1,12 @@
 //! An operator's orders and their results, on the node and as text on the socket.
 
-use super::reports::{Bar, ClientReport, CopyUnitLoad, Counted, Turns, UdpLaneLoad, clock};
+use super::reports::{Bar, ClientReport, CopyUnitLoad, Counted, EngineReport, Turns, UdpLaneLoad, clock};
 use crate::AuditStatus;
 use crate::engine::TurnCounts;
+use crate::fabric::ThreadLoads;
 use portcullis_nic::Nic;
 use portcullis_node::{Counters, Node};
 use portcullis_protocol::Moment;
-use portcullis_softnic::core::copy_units::UnitLoad;
 use serde::{Deserialize, Serialize};
 
 /// An order. On the socket it is one packet of JSON.
@@ -58,8 +58,8 @@ enum What {
 pub(crate) struct NodeLoad {
     /// Durations of the turns of the node's thread.
     pub turns: TurnCounts,
-    /// The work of each copy unit.
-    pub copy_units: Vec<UnitLoad>,
+    /// The work of the threads that work for the NIC.
+    pub of_nic: ThreadLoads,
     /// The work of each lane of clients over UDP.
     pub udp_lanes: Vec<UdpLaneLoad>,
 }
@@ -88,10 +88,11 @@ impl OrderOutcome {
                 Told::Clients(clients.iter().map(|client| ClientReport::new(client, clock)).collect())
             }
             What::Counters(counted) => {
-                let (counters, NodeLoad { turns, copy_units, udp_lanes }) = *counted;
-                let copy_units = copy_units.into_iter().map(CopyUnitLoad::from).collect();
+                let (counters, NodeLoad { turns, of_nic, udp_lanes }) = *counted;
+                let copy_units = of_nic.copy_units.into_iter().map(CopyUnitLoad::from).collect();
+                let engines = of_nic.engines.into_iter().map(EngineReport::from).collect();
                 let turns = Turns::new(&turns);
-                Told::Counted(Box::new(Counted { counters, turns, copy_units, udp_lanes, audit }))
+                Told::Counted(Box::new(Counted { counters, turns, copy_units, engines, udp_lanes, audit }))
             }
         }
     }

@@ -7,6 +7,7 @@ use portcullis_node::Counters;
 #[cfg(feature = "udp")]
 use portcullis_onerma::ResponderCounters;
 use portcullis_softnic::core::copy_units::UnitLoad;
+use portcullis_softnic::core::engines::EngineLoad;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -94,6 +95,10 @@ pub struct Counted {
     /// bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copy_units: Vec<CopyUnitLoad>,
+    /// The work of each engine of the software NIC, in the order of their numbers. Empty: the node's thread serves all
+    /// clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineReport>,
     /// The work of each lane of clients over UDP, in the order of their numbers. One lane without a setting for lanes is
     /// the node's own thread. Empty: the node serves no such clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -130,6 +135,21 @@ pub struct CopyUnitLoad {
 impl From<UnitLoad> for CopyUnitLoad {
     fn from(UnitLoad { pieces, bytes, waiting }: UnitLoad) -> Self {
         Self { pieces, bytes, waiting }
+    }
+}
+
+/// The work of an engine of the software NIC since the node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineReport {
+    /// Number of clients that the engine serves now.
+    pub clients: usize,
+    /// Number of requests that have ended on the engine since the node started.
+    pub requests: u64,
+}
+
+impl From<EngineLoad> for EngineReport {
+    fn from(EngineLoad { clients, requests }: EngineLoad) -> Self {
+        Self { clients, requests }
     }
 }
 

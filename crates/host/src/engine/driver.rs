@@ -29,6 +29,13 @@ pub(crate) trait Driver: Send + 'static {
     /// that has done something.
     fn has_news(&mut self) -> bool;
 
+    /// Sleeps briefly, without an announcement, if the thread may not sleep until it is woken: while data engines serve clients,
+    /// each of their requests would ring the bell of a thread that has announced its sleep, and a data engine does not wake the
+    /// thread when a client is to go home. Returns whether the NIC has then done something; `None`: the thread has not slept.
+    fn sleep_briefly(&mut self) -> Option<bool> {
+        None
+    }
+
     /// Announces that the thread is about to sleep: from here on, posters ring the bell.
     fn announce(&mut self);
 

@@ -240,14 +240,23 @@ impl<D: Driver, R: Resident<D::Nic>> EngineThread<D, R> {
             }
             if worked {
                 idle.reset();
-            } else if idle.spin_or_yield(|| Duration::from_micros(now.0)) {
+            } else if !idle.spin_or_yield(|| Duration::from_micros(now.0)) {
+                if !idle.is_spinning() {
+                    // Time in which other threads ran does not count as a turn.
+                    now = self.now();
+                }
+            } else if let Some(worked) = self.driver.sleep_briefly() {
+                // The resident's turn is due, whatever the NIC has done meanwhile.
+                (now, resident_worked) = (self.now(), true);
+                if worked {
+                    (busy, nic_worked) = (true, true);
+                    idle.reset();
+                }
+            } else {
                 // The work done since the sleep counts as a turn.
                 now = self.sleep();
                 (busy, nic_worked) = (true, true);
                 idle.reset();
-            } else if !idle.is_spinning() {
-                // Time in which other threads ran does not count as a turn.
-                now = self.now();
             }
         }
         let now = self.now();

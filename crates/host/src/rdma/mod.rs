@@ -98,6 +98,11 @@ pub(crate) fn start(
             "copy units move bytes for the software NIC: a node on an RDMA device has none (--copy-units)",
         ));
     }
+    if matches!(config.engines, crate::ThreadCount::Fixed(1..)) {
+        return Err(HostError::Config(
+            "engines serve clients of the software NIC: a node on an RDMA device has none (--engines)",
+        ));
+    }
     let mut listeners = Vec::new();
     for NetworkListen { address, security, plain_anywhere, .. } in &rdma.listen {
         listeners.push(Listener::bind(address, security.clone(), *plain_anywhere)?);

@@ -1,19 +1,22 @@
-//! The software NIC on the engine's thread, which does all of the NIC's work.
+//! The software NIC on the node's thread, which does all of the NIC's work but that of copy units and data engines.
 
-use super::copy_threads::CopyThreads;
+use super::NicThreads;
 use crate::engine::{Bell, Driver};
 use portcullis_memory::Waker;
 use portcullis_softnic::SoftNic;
 use std::time::Duration;
+
+/// Time for which the thread sleeps between two turns while data engines serve clients and there is nothing else to do.
+const BRIEF_SLEEP: Duration = Duration::from_micros(20);
 
 /// The software NIC, and the waker of its thread.
 #[derive(Debug)]
 pub(crate) struct SoftwareDriver {
     pub nic: SoftNic,
     pub waker: Waker,
-    /// The threads that move long transfers. They end after the NIC.
+    /// The threads that work for the NIC. They end after it.
     #[expect(dead_code, reason = "it is kept for as long as the NIC")]
-    pub(super) copy_threads: CopyThreads,
+    pub(super) threads: NicThreads,
 }
 
 impl Driver for SoftwareDriver {
@@ -39,6 +42,15 @@ impl Driver for SoftwareDriver {
     #[inline]
     fn has_news(&mut self) -> bool {
         self.nic.take_news()
+    }
+
+    fn sleep_briefly(&mut self) -> Option<bool> {
+        if !self.nic.has_lent_clients() {
+            return None;
+        }
+        self.waker.sleep(BRIEF_SLEEP);
+        // No client rings, also none whose queue pairs a turn visits only now and then.
+        Some(self.nic.turn_all())
     }
 
     fn announce(&mut self) {

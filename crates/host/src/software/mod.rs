@@ -2,33 +2,34 @@
 
 mod admission;
 mod client;
-mod copy_threads;
 mod driver;
 mod ports;
+mod worker_threads;
 
 pub use client::{AttachedPort, attach};
 pub use portcullis_attach::unix::AttachError;
 
 use crate::backend::{NodeOn, Started};
 use crate::engine::{Engine, EngineOptions};
-use crate::fabric::{Fabric, Made, NodeEngine};
+use crate::fabric::{Fabric, Made, NodeEngine, ThreadLoads};
 use crate::outlet::Outlet;
 use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
 use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, machine};
 use admission::{OfferedPort, Offers, SocketPolicy};
-use copy_threads::CopyThreads;
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
 use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
-use portcullis_softnic::core::copy_units::UnitLoad;
+use portcullis_softnic::core::copy_units::{PieceSizes, Pieces};
+use portcullis_softnic::core::engines::Seat;
 use portcullis_softnic::{PortEndpoint, PortId, PortResources, SoftNic};
 use ports::PortShare;
 use std::sync::Arc;
+use worker_threads::WorkerThreads;
 
 /// The fabric of the software NIC: a client's end is a port.
 #[derive(Debug)]
@@ -69,8 +70,9 @@ impl Fabric for Software {
         nic.destroy_port(end)
     }
 
-    fn copy_unit_loads(nic: &mut SoftNic) -> Vec<UnitLoad> {
-        nic.core().copy_unit_loads()
+    fn thread_loads(nic: &mut SoftNic) -> ThreadLoads {
+        let core = nic.core();
+        ThreadLoads { copy_units: core.copy_unit_loads(), engines: core.engine_loads() }
     }
 }
 
@@ -84,12 +86,10 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     }
     let copy_units = config.copy_units.copy_units_on(config.processors.to_spare());
     #[cfg(feature = "udp")]
-    let mut udp = UdpListeners::listen(config, &run, copy_units)?;
-    let no_engine = || machine("cannot start the engine".to_owned());
+    let mut udp = UdpListeners::listen(config, &run, copy_units + config.engines.engines())?;
+    let no_engine = || machine("cannot start the node's thread".to_owned());
     let mut nic = SoftNic::new();
-    let copy_threads = CopyThreads::start(copy_units as usize, &config.processors)
-        .map_err(machine("cannot start the threads of copy units".to_owned()))?;
-    copy_threads.serve(&mut nic);
+    let threads = NicThreads::start(&mut nic, config, copy_units)?;
     let waker = Waker::new().map_err(|error| no_engine()(std::io::Error::other(error)))?;
     let acceptors = AcceptorList::default();
     let (mechanism, zero) = (run.config.mechanism, run.zero);
@@ -100,7 +100,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     if let Some(udp) = &mut udp {
         udp.serve(&mut resident, Arc::new(waker.clone()), |socket| waker.watch(socket))?;
     }
-    let driver = SoftwareDriver { nic, waker, copy_threads };
+    let driver = SoftwareDriver { nic, waker, threads };
     let options = EngineOptions { processor: config.processors.of_node(), zero };
     let engine: NodeEngine<Software> = Engine::start(driver, resident, options).map_err(no_engine())?;
     if !listeners.is_empty() {
@@ -125,6 +125,38 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
         tenants_max: None,
         addresses,
     })
+}
+
+/// The threads that work for the software NIC.
+#[derive(Debug)]
+struct NicThreads {
+    #[expect(dead_code, reason = "the threads end with it")]
+    copy_units: WorkerThreads<Pieces<Mapping>>,
+    #[expect(dead_code, reason = "the threads end with it")]
+    engines: WorkerThreads<Seat<Mapping>>,
+}
+
+impl NicThreads {
+    /// Gives the NIC its copy units and its engines, and starts their threads.
+    fn start(nic: &mut SoftNic, config: &HostConfig, copy_units: u32) -> Result<Self, HostError> {
+        let queues: Vec<Arc<Pieces<Mapping>>> = (0..copy_units).map(|_| Arc::default()).collect();
+        let mut units = WorkerThreads::new(queues.iter().cloned());
+        if !queues.is_empty() {
+            nic.core().set_copy_units(queues, units.runner(), PieceSizes::default());
+        }
+        let mut engines = WorkerThreads::new([]);
+        let count = config.engines.engines() as usize;
+        if count > 0 {
+            nic.core().set_engines(count, |seats| {
+                engines = WorkerThreads::new(seats.iter().cloned());
+                engines.runner()
+            });
+        }
+        let failed = |what: &str| machine(format!("cannot start the threads of {what}"));
+        units.start(&config.processors, 0).map_err(failed("copy units"))?;
+        engines.start(&config.processors, copy_units as usize).map_err(failed("engines"))?;
+        Ok(Self { copy_units: units, engines })
+    }
 }
 
 /// Makes ports for clients in the node's own process.

@@ -1,4 +1,5 @@
-//! A client that goes on with long writes after its permission has been withdrawn, while copy units move their bytes.
+//! A client that goes on with long writes after its permission has been withdrawn, while other threads than the node's move
+//! their bytes: copy units, or engines.
 
 use crate::late_writes::{Stop, write_late};
 use portcullis::host::{Host, HostConfig, ThreadCount};
@@ -12,12 +13,11 @@ const ROUNDS: u8 = 60;
 /// Number of times that an owner reads what it wrote.
 const LOOKS: usize = 3;
 
-fn node(mechanism: Mechanism) -> Host {
+fn node(mechanism: Mechanism, [copy_units, engines]: [ThreadCount; 2]) -> Host {
     let mut node = NodeConfig { mechanism, pool_bytes: 16 << 20, ..NodeConfig::default() };
     // The late writer is refused all the time. It is not to be barred for that.
     node.violations.late_grace = Lifetime::seconds(3600);
-    let copy_units = ThreadCount::Fixed(2);
-    Host::start(HostConfig { node, copy_units, ..HostConfig::default() }).expect("a node starts")
+    Host::start(HostConfig { node, copy_units, engines, ..HostConfig::default() }).expect("a node starts")
 }
 
 fn options() -> SessionOptions {
@@ -26,10 +26,19 @@ fn options() -> SessionOptions {
 
 #[test]
 fn no_byte_of_a_late_writer_arrives_in_memory_of_the_next_owner() {
+    hand_on_beside_a_late_writer([ThreadCount::Fixed(2), ThreadCount::Fixed(0)]);
+}
+
+#[test]
+fn no_byte_of_a_late_writer_that_an_engine_serves_arrives_in_memory_of_the_next_owner() {
+    hand_on_beside_a_late_writer([ThreadCount::Fixed(0), ThreadCount::Fixed(2)]);
+}
+
+fn hand_on_beside_a_late_writer(threads: [ThreadCount; 2]) {
     for mechanism in
         [Mechanism::MemoryWindow, Mechanism::WindowGroup, Mechanism::QueuePair, Mechanism::MemoryRegion]
     {
-        let host = node(mechanism);
+        let host = node(mechanism, threads);
         let mut owner = host.connect("red", options()).expect("a session");
         let first = owner.allocate(Allocate::bytes(BYTES.into()).keep()).expect("memory");
         let object = first.object();
@@ -57,5 +66,8 @@ fn no_byte_of_a_late_writer_arrives_in_memory_of_the_next_owner() {
             }
         });
         drop(owner);
+        let engines = host.admin().counted().expect("the node is there").engines;
+        let is_one_at_work = engines.is_empty() || engines.iter().any(|engine| engine.requests > 0);
+        assert!(is_one_at_work, "{mechanism:?}: no engine has served a client: {engines:?}");
     }
 }

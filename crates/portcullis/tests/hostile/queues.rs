@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Offsets in the port's file of the word that marks the client as asleep, and of the count of polled completions.
 const SLEEPING: u64 = 0;
-const POLLED: u64 = 64;
 /// Bytes of a request.
 const REQUEST: u64 = 64;
 /// Bit in the first word of a request that makes the request report a completion even if it succeeds.
@@ -205,12 +204,13 @@ fn whoever_never_polls_or_lies_about_it_stops_only_itself() {
     let own = attacker.allocate(4096, Sharing::Exclusive);
     let remote = RemoteSpan { address: own.address(), rkey: Rkey(key(own.credential)) };
     let read = Operation::Read { local: attacker.local(DATA, 64), remote };
-    let depth = u64::from(attacker.layout.completion_depth());
+    let queues = [attacker.layout.data_completions(), attacker.layout.completions()];
+    let depth = u64::from(queues[0].depth);
     for lie in [u64::MAX, 1 << 63, depth + 1, depth * 2, 1, 0] {
         for number in 0..attacker.size.data_queue_pairs {
             while attacker.post(number, 0, read) {}
         }
-        attacker.memory.store(POLLED, lie);
+        queues.iter().for_each(|queue| attacker.memory.store(queue.cell, lie));
         rig.others_go_on(20);
     }
     // The first SEND waits for ever for a receive that is never posted. The second is longer than any message.

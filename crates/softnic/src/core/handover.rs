@@ -1,18 +1,19 @@
-//! The handover of long transfers and of the ends of accesses to the copy units' state ([`super::copy_units`]).
+//! The handover of long transfers to copy units ([`super::copy_units`]).
 //!
 //! A transfer of a queue pair is handed over piece by piece, each after a check of its key, and the queue pair's next
 //! request begins when all pieces have been moved: the order of a queue pair's requests stays. Packets from the network and
 //! the requests of chains are never handed over.
 //!
-//! A queue pair that is visited because it was rung is left alone while its requests are held, and is rung again. One that
-//! is visited without a ring waits at each visit, which then costs little.
+//! A queue pair that is visited without a ring waits for its pieces at each visit, which then costs little. Requests whose
+//! completions are held are the matter of [`super::quiescence`].
 
-use super::copy_units::{CopyUnits, Mark, Piece, PieceSizes, Pieces, UnitLoad, UnitRunner};
+use super::copy_units::{CopyUnits, Piece, PieceSizes, Pieces, UnitLoad};
 use super::keys::Target;
 use super::loopback::StepResult;
 use super::objects::Core;
-use super::queue_pair::{Current, Held, QueuePair};
-use super::schedule::{REQUEST_WORK, Visit};
+use super::queue_pair::{Current, QueuePair};
+use super::runner::ThreadRunner;
+use super::schedule::REQUEST_WORK;
 use super::verbs::{Exchange, Progress, Verb};
 use portcullis_memory::Bytes;
 use portcullis_nic::{ChainRole, LocalSpan, QpId, QpState, Status};
@@ -53,11 +54,12 @@ impl<M: Bytes> Core<M> {
     pub fn set_copy_units(
         &mut self,
         queues: Vec<Arc<Pieces<M>>>,
-        runner: Arc<dyn UnitRunner>,
+        runner: Arc<dyn ThreadRunner>,
         sizes: PieceSizes,
     ) {
         assert!(self.copy_units.is_none(), "a NIC gets its copy units once");
         self.copy_units = Some(CopyUnits::new(queues, runner, sizes));
+        self.has_threads = true;
     }
 
     /// The work of each copy unit so far, in the order of their numbers.
@@ -66,34 +68,30 @@ impl<M: Bytes> Core<M> {
         self.copy_units.as_ref().map_or_else(Vec::new, CopyUnits::loads)
     }
 
-    /// Notes which pieces have been moved, and rings the queue pairs that waited for them. Returns whether others wait.
-    #[inline]
-    pub(super) fn reap_pieces(&mut self) -> bool {
-        self.copy_units.is_some() && self.reap_pieces_of_units()
-    }
-
-    #[inline(never)]
-    fn reap_pieces_of_units(&mut self) -> bool {
-        let Self { copy_units: Some(units), qps, cqs, .. } = self else { return false };
+    /// Notes which pieces have been moved.
+    pub(super) fn reap_pieces(&mut self) {
+        let Self { copy_units: Some(units), qps, cqs, .. } = self else { return };
         units.reap(|queue_pair| {
             let pair = qps.get_mut(queue_pair.0);
             let pair = pair.expect("a queue pair outlives its pieces, and is not lent while they move");
             pair.moving -= 1;
             cqs.get_mut(pair.send_cq).expect("a queue pair has its completion queues").moving -= 1;
         });
-        while let Some(queue_pair) = self.copy_units.as_mut().and_then(CopyUnits::pop_passed) {
-            self.ring(queue_pair);
-        }
-        self.copy_units.as_ref().is_some_and(CopyUnits::is_awaited)
     }
 
-    /// Waits until no piece moves. For rare operations that end accesses and have no completion to hold.
-    #[cold]
-    pub(super) fn settle(&mut self) {
-        if let Some(units) = &self.copy_units {
-            units.settle();
-            let _ = self.reap_pieces();
+    /// Completes the held requests of a queue pair whose wait is over. Returns whether the queue pair can do nothing
+    /// before other threads have moved bytes.
+    #[inline(never)]
+    pub(super) fn waits_for_threads(&mut self, pair: &mut QueuePair<M>) -> bool {
+        self.release_held(pair);
+        if pair.moving == 0 {
+            return false;
         }
+        let is_handed_over =
+            |current: &Current| current.transfer().is_some_and(|(_, local)| current.done == local.length);
+        pair.current.as_ref().is_some_and(is_handed_over)
+            || pair.state == QpState::Error
+            || self.places(pair) == 0
     }
 
     /// Releases the memories that pieces named. Nothing moves: [`Core::settle`] was called.
@@ -103,15 +101,22 @@ impl<M: Bytes> Core<M> {
         }
     }
 
-    /// Takes one step of a request on a NIC with copy units. `None`: the units have no part in it.
+    /// Takes one step of a request on a NIC with other threads. `None`: these have no part in it.
     #[inline(never)]
-    pub(super) fn step_with_units(
+    pub(super) fn step_with_threads(
         &mut self,
         id: QpId,
         pair: &mut QueuePair<M>,
         current: &mut Current,
         work: &mut u32,
     ) -> Option<StepResult> {
+        if self.has_leaving.is_some() {
+            // The NIC's thread takes the client home, and executes the request.
+            return (!current.is_one_sided()).then(|| {
+                self.send_home(pair.send_cq);
+                StepResult::Moving
+            });
+        }
         // Only the ends of accesses are executed behind a request whose completion is held.
         let goes_on = pair.role != ChainRole::default() && planted!(ChainGoesOnWhilePiecesMove);
         if !pair.held.is_empty() && !current.ends_access(pair.role) && !goes_on {
@@ -183,87 +188,6 @@ impl<M: Bytes> Core<M> {
         };
         let share = units.share(self.schedule.turns(), &mut client.handed_over_in);
         share.saturating_sub(client.moving)
-    }
-
-    /// Holds the completion of a request that has ended accesses, if bytes of such accesses may still move. Returns
-    /// whether it is held.
-    #[inline]
-    pub(super) fn hold(
-        &mut self,
-        id: QpId,
-        pair: &mut QueuePair<M>,
-        current: &Current,
-        ended_access: bool,
-    ) -> bool {
-        self.copy_units.is_some() && self.hold_for_units(id, pair, current, ended_access)
-    }
-
-    #[inline(never)]
-    fn hold_for_units(
-        &mut self,
-        id: QpId,
-        pair: &mut QueuePair<M>,
-        current: &Current,
-        ended_access: bool,
-    ) -> bool {
-        let Some(units) = &mut self.copy_units else { return false };
-        let last = pair.held.back().map(|held| held.until);
-        let until = match (units.mark(), last) {
-            (Some(mark), _) if ended_access => mark,
-            // Completions keep their order.
-            (_, Some(last)) => last,
-            _ => return false,
-        };
-        if last != Some(until) && pair.polled.is_none() {
-            units.ring_after(until, id);
-        }
-        // The request is taken off its queue right after this.
-        let retired = pair.send.taken() + 1;
-        pair.held.push_back(Held { request: *current, retired, until });
-        true
-    }
-
-    /// Completes the held requests of a queue pair whose wait is over. Returns whether the queue pair can do nothing
-    /// before units have moved bytes.
-    #[inline(never)]
-    pub(super) fn waits_for_units(&mut self, pair: &mut QueuePair<M>) -> bool {
-        self.release_held(pair);
-        if pair.moving == 0 {
-            return false;
-        }
-        let is_handed_over =
-            |current: &Current| current.transfer().is_some_and(|(_, local)| current.done == local.length);
-        pair.current.as_ref().is_some_and(is_handed_over)
-            || pair.state == QpState::Error
-            || self.places(pair) == 0
-    }
-
-    /// Completes the held requests whose wait is over, as far as there is room for their completions.
-    fn release_held(&mut self, pair: &mut QueuePair<M>) {
-        while let Some(&Held { request, retired, until }) = pair.held.front() {
-            if !self.has_passed(until) || !self.has_completion_room(pair.send_cq) {
-                return;
-            }
-            pair.held.pop_front();
-            self.succeed(pair, &request, retired);
-        }
-    }
-
-    /// Returns the outcome of a visit to a queue pair with held requests.
-    #[inline(never)]
-    pub(super) fn outcome_with_held(&self, pair: &QueuePair<M>, visit: Visit) -> Visit {
-        let waits = pair.held.front().is_some_and(|held| !self.has_passed(held.until));
-        match visit {
-            Visit::Again | Visit::Blocked => visit,
-            // The queue pair is rung when the moment passes.
-            Visit::Idle | Visit::Done | Visit::Moving if waits => Visit::Moving,
-            // There is no room for a completion, or the moment has passed since the beginning of the visit.
-            Visit::Idle | Visit::Done | Visit::Moving => Visit::Blocked,
-        }
-    }
-
-    fn has_passed(&self, mark: Mark) -> bool {
-        self.copy_units.as_ref().is_none_or(|units| units.has_passed(mark))
     }
 
     /// Waits until no piece of the peer of `pair` moves, since the queue pair is about to fail. Once its owner has the

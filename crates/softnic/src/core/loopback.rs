@@ -200,8 +200,8 @@ impl<M: Bytes> Core<M> {
         work: &mut u32,
         now: Moment,
     ) -> StepResult {
-        if self.copy_units.is_some()
-            && let Some(result) = self.step_with_units(id, pair, current, work)
+        if self.has_threads
+            && let Some(result) = self.step_with_threads(id, pair, current, work)
         {
             return result;
         }

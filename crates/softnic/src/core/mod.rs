@@ -8,6 +8,7 @@
 //! trusted, and a request is read once into private words.
 
 pub mod copy_units;
+pub mod engines;
 mod handover;
 mod inspect;
 mod keys;
@@ -15,22 +16,25 @@ mod layout;
 mod loopback;
 mod objects;
 mod queue_pair;
+mod quiescence;
 mod requester;
 mod responder;
 mod rings;
+mod runner;
 mod schedule;
 mod verbs;
 mod visit;
 mod wire;
 
 pub use inspect::QueueProgress;
-pub use keys::KEYS_MAX;
+pub use keys::{KEYS_MAX, SharedWords, WORDS as KEY_WORDS, Word};
 pub(crate) use layout::queue_entry;
 pub use layout::{COMPLETION_BYTES, RECEIVE_BYTES, WORK_REQUEST_BYTES};
-pub use objects::{Core, CqRing, ObjectCounts, QpRings};
+pub use objects::{Core, CqRing, ObjectCounts, QpRings, Sleeper};
 pub use portcullis_memory::Bytes;
 pub use rings::{
     CompletionPoller, CompletionPoster, ReceivePoster, ReceiveTaker, Ring, SendPoster, SendTaker,
 };
+pub use runner::ThreadRunner;
 pub use schedule::{BYTES_PER_VISIT_MAX, REQUESTS_PER_VISIT_MAX};
 pub use wire::{NetworkPort, Packet, PacketBody, Response, WireRequest};

@@ -1,8 +1,10 @@
 //! The verbs objects of a NIC, and the references between them.
 
 use super::copy_units::CopyUnits;
+use super::engines::{BUSY_AFTER_VISITS, Engines};
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::{Current, QueuePair};
+use super::quiescence::Awaiting;
 use super::rings::{CompletionPoster, ReceiveTaker, Ring, SendTaker};
 use super::schedule::{Polling, Schedule};
 use super::wire::Network;
@@ -11,14 +13,18 @@ use portcullis_nic::{
     Access, ChainRole, ChainVerb, CqId, Event, Lkey, Operation, PdId, QpAddress, QpChange, QpId, QpState,
     Region, RegionId, RemoteAddress, Status, VerbsError, Window, WindowId, WindowKind,
 };
+use portcullis_planted::planted;
 use portcullis_slots::{Reuse, Slots};
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The most queue pairs of a NIC.
 pub const QUEUE_PAIRS_MAX: u32 = 1 << 16;
 /// The most completion queues of a NIC.
-pub const COMPLETION_QUEUES_MAX: u32 = 1 << 14;
+pub const COMPLETION_QUEUES_MAX: u32 = 1 << 15;
 /// The most protection domains of a NIC.
 pub const DOMAINS_MAX: u32 = 1 << 14;
 /// Reuse of the numbers of domains, completion queues and memories: freed numbers wait as long as there are unused
@@ -49,6 +55,18 @@ pub struct Core<M> {
     pub(super) network: Option<Network>,
     /// The units that copy long transfers, if the owner has provided some.
     pub(super) copy_units: Option<CopyUnits<M>>,
+    /// The engines that serve busy clients, if the owner has provided some.
+    pub(super) engines: Option<Engines<M>>,
+    /// Whether steps have to look at other threads: these work for the NIC, or this is an engine's part of it.
+    pub(super) has_threads: bool,
+    /// On an engine's part of a NIC: whether the NIC's thread is to take clients home.
+    pub(super) has_leaving: Option<Arc<AtomicBool>>,
+    /// Queue pairs that are rung when other threads have passed a moment.
+    pub(super) awaiting: Awaiting,
+    /// The completion queues of clients that have become busy.
+    pub(super) busy: Vec<u32>,
+    /// The completion queues of clients that are to leave this engine.
+    pub(super) leaving: Vec<u32>,
     /// The first connection number of the next queue pair.
     connections: u32,
 }
@@ -74,7 +92,18 @@ struct Domain {
 #[derive(Clone, Debug)]
 pub(super) struct CompletionQueue<M> {
     pub kind: CqKind<M>,
-    users: u32,
+    /// Number of times that queue pairs use this queue.
+    pub users: u32,
+    /// The queue pairs without receives whose poster is a client and whose requests complete here.
+    pub members: Vec<QpId>,
+    /// The client that waits for completions of this queue.
+    pub sleeper: Option<Arc<dyn Sleeper>>,
+    /// Number of visits to the client's queue pairs in which requests were executed, modulo 2^32.
+    pub visits: u32,
+    /// Number of such visits on the NIC's thread since the client last came from an engine.
+    pub visits_at_home: u32,
+    /// Number of visits at home after which the client counts as busy.
+    pub busy_after: u32,
     /// Whether completions were posted since the owner last polled the list of such queues.
     pub touched: bool,
     /// The bytes that this queue's client may still move in `round`, the round in which it was last served.
@@ -84,6 +113,12 @@ pub(super) struct CompletionQueue<M> {
     pub moving: u32,
     /// The turn in which this queue's client last had pieces for copy units.
     pub handed_over_in: u64,
+}
+
+/// A client that sleeps until it gets a completion.
+pub trait Sleeper: Debug + Send + Sync {
+    /// Wakes the client if it sleeps.
+    fn wake_client(&self);
 }
 
 /// The two kinds of completion queue.
@@ -177,6 +212,12 @@ impl<M: Bytes> Core<M> {
             touched: Vec::new(),
             network: None,
             copy_units: None,
+            engines: None,
+            has_threads: false,
+            has_leaving: None,
+            awaiting: Awaiting::default(),
+            busy: Vec::new(),
+            leaving: Vec::new(),
             connections: 0,
         }
     }
@@ -253,10 +294,13 @@ impl<M: Bytes> Core<M> {
         }
         let number = self.memories.try_insert(memory.clone());
         let number = number.map_err(|_| exhausted("registered memories", KEYS_MAX))?;
+        // The engines have the memory before a client can show them the key, which it may have guessed.
+        self.share_memory(number);
         let target = Target { memory: number, offset: span.start };
         let rkey = match self.keys.register(pd, target, base, length, access) {
             Ok(rkey) => rkey,
             Err(error) => {
+                self.unshare_memory(number);
                 self.memories.remove(number);
                 return Err(error);
             }
@@ -273,6 +317,7 @@ impl<M: Bytes> Core<M> {
         let (memory, pd) = self.keys.deregister(region)?;
         self.settle();
         self.release_piece_memories();
+        self.unshare_memory(memory);
         self.memories.remove(memory);
         self.leave_domain(pd);
         Ok(())
@@ -309,6 +354,14 @@ impl<M: Bytes> Core<M> {
         self.add_cq(CqKind::Entries(CompletionPoster::new(ring.ring, ring.cell)))
     }
 
+    /// Sets the client that waits for completions of a queue.
+    ///
+    /// # Panics
+    /// The completion queue is unknown, or an engine serves its client.
+    pub fn set_sleeper(&mut self, cq: u32, sleeper: Arc<dyn Sleeper>) {
+        self.cqs.get_mut(cq).expect("a completion queue of the NIC's thread").sleeper = Some(sleeper);
+    }
+
     /// Creates a counting completion queue: see [`portcullis_nic::ChainNic::create_counting_cq`].
     ///
     /// # Errors
@@ -321,6 +374,11 @@ impl<M: Bytes> Core<M> {
         let queue = CompletionQueue {
             kind,
             users: 0,
+            members: Vec::new(),
+            sleeper: None,
+            visits: 0,
+            visits_at_home: 0,
+            busy_after: BUSY_AFTER_VISITS,
             touched: false,
             work_left: 0,
             round: 0,
@@ -394,6 +452,12 @@ impl<M: Bytes> Core<M> {
             }
         }
         self.domain(pd)?.users += 1;
+        if rings.polled
+            && rings.receive.is_none()
+            && let Some(queue) = self.cqs.get_mut(rings.send_cq)
+        {
+            queue.members.push(id);
+        }
         let connections = self.next_connection();
         self.qps.insert(Box::new(QueuePair {
             pd,
@@ -423,6 +487,7 @@ impl<M: Bytes> Core<M> {
             scheduled: false,
             polled: rings.polled.then_some(Polling::Watched),
             blocked: 0,
+            stands_in: false,
         }));
         if rings.polled {
             self.schedule.add_polled(id);
@@ -443,6 +508,7 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// The queue pair is unknown, or a type-2 window is bound to it.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.take_home_client_of(qp);
         self.qp(qp)?;
         if self.keys.bound_to(qp) {
             return Err(VerbsError::Busy { what: "queue pair", by: "type-2 memory window" });
@@ -454,6 +520,7 @@ impl<M: Bytes> Core<M> {
         for cq in [gone.send_cq, gone.receive_cq] {
             if let Some(queue) = self.cqs.get_mut(cq) {
                 queue.users -= 1;
+                queue.members.retain(|&member| member != qp);
             }
         }
         self.leave_domain(gone.pd);
@@ -491,7 +558,8 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// The queue pair is unknown.
     pub fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        Ok(self.qp(qp)?.state)
+        let here = self.qp(qp).map(|pair| pair.state);
+        here.or_else(|error| self.state_on_engine(qp).ok_or(error))
     }
 
     /// Changes a queue pair's state: see [`portcullis_nic::Nic::modify_qp`].
@@ -499,6 +567,10 @@ impl<M: Bytes> Core<M> {
     /// # Errors
     /// The queue pair is unknown, or its state does not allow the step.
     pub fn modify_qp(&mut self, qp: QpId, change: QpChange) -> Result<(), VerbsError> {
+        let is_kept = matches!(change, QpChange::Access { .. }) && planted!(RightsKeptOnEngine);
+        if !is_kept {
+            self.take_home_client_of(qp);
+        }
         let networked = self.network.is_some();
         let pair = self.qp_mut(qp)?;
         if let QpChange::ReadyToReceive { peer } = change
@@ -527,6 +599,9 @@ impl<M: Bytes> Core<M> {
     /// Rings the doorbell of a queue pair that is not polled, since the queue pair has something to do.
     pub fn ring(&mut self, qp: QpId) {
         let Ok(pair) = self.qp_mut(qp) else { return };
+        if pair.stands_in {
+            return;
+        }
         let is_scheduled = std::mem::replace(&mut pair.scheduled, true);
         let blocked = std::mem::take(&mut pair.blocked);
         let role = pair.role;
@@ -543,18 +618,32 @@ impl<M: Bytes> Core<M> {
         !self.events.is_empty()
     }
 
-    /// Returns the next event, if one happened.
+    /// Returns the next event, if one happened: also on an engine, before the client of its queue pair can have sent a message
+    /// that this NIC has delivered.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.take_home_leaving();
+        }
         self.events.pop_front()
     }
 
-    /// Returns a completion queue that got completions since this function last returned it.
-    pub fn pop_touched(&mut self) -> Option<u32> {
-        let cq = self.touched.pop()?;
-        if let Some(queue) = self.cqs.get_mut(cq) {
-            queue.touched = false;
+    /// Wakes the clients that got completions. Returns whether a queue that the owner polls got some.
+    pub fn wake_sleepers(&mut self) -> bool {
+        if self.touched.is_empty() {
+            return false;
         }
-        Some(cq)
+        // Completions are visible before it is read whether a client sleeps.
+        fence(Ordering::SeqCst);
+        let mut has_news = false;
+        while let Some(cq) = self.touched.pop() {
+            let Some(queue) = self.cqs.get_mut(cq) else { continue };
+            queue.touched = false;
+            match &queue.sleeper {
+                Some(client) => client.wake_client(),
+                None => has_news = true,
+            }
+        }
+        has_news
     }
 
     pub(super) fn raise(&mut self, event: Event) {

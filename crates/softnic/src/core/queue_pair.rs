@@ -1,7 +1,7 @@
 //! A queue pair's own state.
 
-use super::copy_units::Mark;
 use super::layout::{decode_header, decode_operation, decode_transfer};
+use super::quiescence::Mark;
 use super::requester::Connection;
 use super::rings::{ReceiveTaker, SendTaker};
 use super::schedule::Polling;
@@ -53,6 +53,11 @@ impl Current {
     #[inline]
     pub fn transfer(&self) -> Option<(Verb, LocalSpan)> {
         decode_transfer(&self.words).and_then(Verb::of)
+    }
+
+    /// Whether the request is a READ, a WRITE or an atomic.
+    pub fn is_one_sided(&self) -> bool {
+        self.transfer().is_some_and(|(verb, _)| !matches!(verb, Verb::Send { .. }))
     }
 
     /// Returns the operation. `None`: the words mean nothing.
@@ -123,6 +128,8 @@ pub(crate) struct QueuePair<M> {
     pub polled: Option<Polling>,
     /// Number of visits in a row in which the queue pair could do nothing.
     pub blocked: u32,
+    /// Whether this is a copy that an engine has of a peer: it has rights and a state, and posts nothing.
+    pub stands_in: bool,
 }
 
 impl<M: Bytes> QueuePair<M> {
@@ -163,6 +170,17 @@ impl<M: Bytes> QueuePair<M> {
             _ => return wrong,
         }
         Ok(())
+    }
+
+    /// Returns the copy of this end of a queue pair that an engine needs to serve the other end.
+    pub fn stand_in(&self) -> Self {
+        Self { stands_in: true, current: None, held: VecDeque::new(), connection: None, ..self.clone() }
+    }
+
+    /// Comes home from an engine: the queue pair is among those that are visited without being rung.
+    pub fn come_home(&mut self) {
+        (self.scheduled, self.blocked) = (false, 0);
+        self.polled = Some(Polling::Watched);
     }
 
     /// Discards the posted requests and receives, without completions.

@@ -139,6 +139,11 @@ impl Schedule {
         self.cold.push_back(qp);
     }
 
+    /// Adds a queue pair that is visited without being rung, and is probably busy.
+    pub fn add_hot(&mut self, qp: QpId) {
+        self.hot.push(Polled { qp, idle: 0 });
+    }
+
     /// Schedules a queue pair that could do nothing for `blocked` visits: the more visits, the later the next one.
     fn come_again(&mut self, qp: QpId, blocked: u32) {
         let Some(naps) = blocked.checked_sub(BLOCKED_VISITS) else { return self.ready.push_back(qp) };
@@ -176,11 +181,16 @@ impl Schedule {
     }
 
     pub fn remove(&mut self, qp: QpId) {
-        self.napping.retain(|&Reverse((_, other))| other != qp.0);
-        self.ready.retain(|&other| other != qp);
-        self.chains.retain(|&other| other != qp);
-        self.hot.retain(|polled| polled.qp != qp);
-        self.cold.retain(|&other| other != qp);
+        self.remove_all(|other| other == qp);
+    }
+
+    /// Removes the queue pairs for which `is_gone` holds.
+    pub fn remove_all(&mut self, is_gone: impl Fn(QpId) -> bool) {
+        self.napping.retain(|&Reverse((_, qp))| !is_gone(QpId(qp)));
+        self.ready.retain(|&qp| !is_gone(qp));
+        self.chains.retain(|&qp| !is_gone(qp));
+        self.hot.retain(|polled| !is_gone(polled.qp));
+        self.cold.retain(|&qp| !is_gone(qp));
     }
 }
 
@@ -215,7 +225,7 @@ impl<M: Bytes> Core<M> {
         self.look_after_wire(now);
         // A queue pair with held requests is left alone until units have moved bytes, which the owner must not sleep
         // through.
-        let mut worked = self.reap_pieces();
+        let mut worked = self.has_threads && self.look_after_threads();
         self.schedule.begin_turn();
         self.schedule.wake(WOKEN_PER_TURN_MAX);
         for _ in 0..self.schedule.ready.len() {

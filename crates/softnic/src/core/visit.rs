@@ -32,7 +32,7 @@ impl<M: Bytes> Core<M> {
             self.qps.give_back(id.0, pair);
             return Visit::Again;
         }
-        if self.copy_units.is_some() && self.waits_for_units(&mut pair) {
+        if self.has_threads && self.waits_for_threads(&mut pair) {
             self.qps.give_back(id.0, pair);
             return Visit::Moving;
         }
@@ -77,6 +77,13 @@ impl<M: Bytes> Core<M> {
             && let Some(client) = self.cqs.get_mut(pair.send_cq)
         {
             client.work_left = client.work_left.saturating_sub(work);
+            client.visits = client.visits.wrapping_add(u32::from(work > 0));
+            if self.engines.is_some() && work > 0 && !client.members.is_empty() {
+                client.visits_at_home = client.visits_at_home.wrapping_add(1);
+                if client.visits_at_home.is_multiple_of(client.busy_after) {
+                    self.busy.push(pair.send_cq);
+                }
+            }
         }
     }
 
@@ -125,6 +132,9 @@ impl<M: Bytes> Core<M> {
         status: Status,
         retired: u64,
     ) {
+        if self.has_threads {
+            self.leave_engines(pair);
+        }
         pair.state = QpState::Error;
         self.complete(pair, current, status, retired);
         if self.counter_mut(pair.send_cq).is_some() {

@@ -5,13 +5,34 @@ use portcullis_nic::{ASKING_DEPTH, EndpointSize};
 
 /// The futex by which the client shows that it sleeps, and on which the engine wakes it.
 pub const SLEEPING: u64 = 0;
-/// The place where the client writes the number of completions that it has polled.
-pub const POLLED: u64 = 64;
+/// The places where the client writes the number of completions that it has polled, for each completion queue. They lie on
+/// cache lines of their own, since the NIC's thread and an engine read them.
+const POLLED: u64 = 128;
+const DATA_POLLED: u64 = 256;
 const QUEUES: u64 = 4096;
 
 /// Bytes of the two queues of a queue pair on which a client requests chunks.
 const ASKING_BYTES: u64 =
     (ASKING_DEPTH as u64 * (WORK_REQUEST_BYTES + RECEIVE_BYTES)).next_multiple_of(WORK_REQUEST_BYTES);
+
+/// A completion queue of a port. It has an entry for each request and receive that can be posted at once, so that it never
+/// overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionRing {
+    /// The offset of its first entry.
+    pub offset: u64,
+    /// Number of entries.
+    pub depth: u32,
+    /// The offset at which the client writes the number of completions that it has polled.
+    pub cell: u64,
+}
+
+impl CompletionRing {
+    fn end(&self) -> u64 {
+        let end = self.offset + u64::from(self.depth) * COMPLETION_BYTES;
+        end.next_multiple_of(WORK_REQUEST_BYTES)
+    }
+}
 
 /// The offsets of a port's parts in its file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,26 +82,26 @@ impl PortLayout {
         self.asking_send(place) + u64::from(ASKING_DEPTH) * WORK_REQUEST_BYTES
     }
 
-    /// The offset of the completion queue.
+    /// The completion queue of the data queue pairs.
     #[must_use]
-    pub fn completions(&self) -> u64 {
-        self.asking_send(self.size.asking_queue_pairs())
+    pub fn data_completions(&self) -> CompletionRing {
+        let requests = (self.size.data_queue_pairs + self.size.chunk_queue_pairs) * self.size.send_depth;
+        let offset = self.asking_send(self.size.asking_queue_pairs());
+        CompletionRing { offset, depth: requests.next_power_of_two(), cell: DATA_POLLED }
     }
 
-    /// Number of entries of the completion queue: one for each request and receive that can be posted at once, so that
-    /// the queue never overflows.
+    /// The completion queue of the other queue pairs.
     #[must_use]
-    pub fn completion_depth(&self) -> u32 {
-        let data = (self.size.data_queue_pairs + self.size.chunk_queue_pairs) * self.size.send_depth;
+    pub fn completions(&self) -> CompletionRing {
         let messages = self.size.control_depth + self.size.asking_queue_pairs() * ASKING_DEPTH;
-        (data + 2 * messages).next_power_of_two()
+        let offset = self.data_completions().end();
+        CompletionRing { offset, depth: (2 * messages).next_power_of_two(), cell: POLLED }
     }
 
     /// The offset of the arena.
     #[must_use]
     pub fn arena(&self) -> u64 {
-        let end = self.completions() + u64::from(self.completion_depth()) * COMPLETION_BYTES;
-        end.next_multiple_of(4096)
+        self.completions().end().next_multiple_of(4096)
     }
 
     /// Bytes of the whole file.
@@ -119,7 +140,9 @@ mod tests {
                 parts.push((layout.asking_send(place), u64::from(ASKING_DEPTH) * 64));
                 parts.push((layout.asking_receive(place), u64::from(ASKING_DEPTH) * 32));
             }
-            parts.push((layout.completions(), u64::from(layout.completion_depth()) * 32));
+            for queue in [layout.data_completions(), layout.completions()] {
+                parts.push((queue.offset, u64::from(queue.depth) * 32));
+            }
             parts.push((layout.arena(), size.arena_bytes));
             parts.sort_unstable();
             for pair in parts.windows(2) {

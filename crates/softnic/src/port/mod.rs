@@ -1,4 +1,4 @@
-//! A client's end of the NIC: queues, completion queue and arena in one file that node and client share.
+//! A client's end of the NIC: queues, completion queues and arena in one file that node and client share.
 //!
 //! The node makes the file and treats all of it as hostile. The client maps it whole. The only other memory of the node
 //! that a client maps is the page that shows whether the engine sleeps, and that page is read-only.
@@ -8,8 +8,8 @@ mod layout;
 
 pub use endpoint::PortEndpoint;
 pub(crate) use endpoint::{ASKING_LABELS, CONTROL_LABEL};
-pub use layout::PortLayout;
-pub(crate) use layout::{POLLED, SLEEPING};
+pub(crate) use layout::SLEEPING;
+pub use layout::{CompletionRing, PortLayout};
 
 use portcullis_nic::{QpAddress, QpId};
 

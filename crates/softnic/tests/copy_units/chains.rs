@@ -7,7 +7,7 @@ use super::{
 };
 use portcullis_memory::Memory;
 use portcullis_nic::{ChainNic, ChainRole, ChainVerb, Completion, CqId, QpAttributes, QpChange, Region};
-use portcullis_softnic::core::copy_units::UnitRunner;
+use portcullis_softnic::core::ThreadRunner;
 use std::sync::Arc;
 
 /// The place of the word that the chain adds to when it goes on, and that of the value before.
@@ -18,7 +18,7 @@ const BEFORE: u64 = BYTES - 16;
 #[derive(Debug)]
 struct Starved;
 
-impl UnitRunner for Starved {
+impl ThreadRunner for Starved {
     fn wake(&self, _: usize) {}
 
     fn wait(&self) {
@@ -26,7 +26,7 @@ impl UnitRunner for Starved {
     }
 }
 
-fn starved(_: Queues) -> Arc<dyn UnitRunner> {
+fn starved(_: Queues) -> Arc<dyn ThreadRunner> {
     Arc::new(Starved)
 }
 

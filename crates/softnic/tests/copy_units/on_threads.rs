@@ -1,11 +1,11 @@
 //! The conformance suite with units on two threads, and pieces of a few bytes, so that nearly each transfer has many.
 
-use super::{Arc, Mapping, PieceSizes, Pieces, SoftNic, UnitRunner};
+use super::{Arc, Mapping, PieceSizes, Pieces, SoftNic, ThreadRunner};
 
 #[derive(Debug)]
 struct Threads;
 
-impl UnitRunner for Threads {
+impl ThreadRunner for Threads {
     fn wake(&self, _: usize) {}
 
     fn wait(&self) {

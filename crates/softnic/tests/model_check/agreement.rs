@@ -16,12 +16,14 @@ const ENDPOINT: &str = include_str!("../../src/port/endpoint.rs");
 const EVENT_LOOP: &str = include_str!("../../../portcullis/src/waiting/event_loop.rs");
 const SESSION_WAITER: &str = include_str!("../../../portcullis/src/waiting/waiter.rs");
 const NIC: &str = include_str!("../../src/nic.rs");
+const OBJECTS: &str = include_str!("../../src/core/objects.rs");
+const SEAT: &str = include_str!("../../src/core/engines/seat.rs");
 const WAKER: &str = include_str!("../../../memory/src/waker.rs");
 const ENGINE: &str = include_str!("../../../host/src/engine/mod.rs");
 const DRIVER: &str = include_str!("../../../host/src/software/driver.rs");
 
 /// Calls that matter. A call with an ordering is listed with its ordering.
-const CALLS: [&str; 30] = [
+const CALLS: [&str; 31] = [
     "fence",
     "load",
     "store",
@@ -45,6 +47,7 @@ const CALLS: [&str; 30] = [
     "wake_sleeper",
     "turn_at",
     "wake_sleepers",
+    "wake_client",
     "post",
     "ring",
     "quiet",
@@ -146,7 +149,8 @@ fn the_modelled_bargain_is_the_one_that_is_kept() {
     assert_eq!(steps(ENDPOINT, "node_alive"), ["quiet"]);
     assert_eq!(steps(EVENT_LOOP, "arm"), ["arm", "look_for_node"]);
     assert_eq!(steps(SESSION_WAITER, "look_for_node"), ["node_alive"]);
-    assert_eq!(steps(NIC, "wake_sleepers"), WAKE_SLEEPERS_STEPS);
+    assert_eq!(steps(OBJECTS, "wake_sleepers"), WAKE_SLEEPERS_STEPS);
+    assert_eq!(steps(NIC, "wake_client"), ["wake"]);
     assert_eq!(steps(FUTEX, "wake_sleeper"), WAKE_STEPS);
     assert_eq!(steps(NIC, "wake"), ["wake_sleeper"]);
 }
@@ -158,6 +162,7 @@ fn whoever_makes_work_wakes_the_other_end_after_it() {
     assert_eq!(steps(NIC, "turn"), ["turn_at"]);
     assert_eq!(steps(NIC, "turn_at"), ["turn", "wake_sleepers"]);
     assert_eq!(steps(NIC, "turn_all"), ["turn_all", "wake_sleepers"]);
+    assert_eq!(steps(SEAT, "turn"), ["load Acquire", "turn", "wake_sleepers"]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Tests of the checks themselves: each check gets a wrong model and must find the error.
 
 use crate::completion_ring::{Manners, nothing_is_overrun};
+use crate::engines::{ALL, OF_ENTRIES, OF_TURNS, an_entry_is_read_whole, no_access_follows_the_confirmation};
 use crate::exploration::{Bound, finds};
 use crate::orderings::{CopyFences, Orderings};
 use crate::pieces::none_moves_after_the_confirmation;
-use crate::sleep::{Fences, Wait, the_client_wakes, the_engine_wakes};
+use crate::sleep::{Fences, Wait, the_client_wakes, the_client_wakes_for_both, the_engine_wakes};
 use crate::{receive_ring, send_ring, transfers};
 use std::sync::atomic::Ordering;
 
@@ -120,4 +121,26 @@ fn a_copy_without_one_of_its_fences_is_found() {
             transfers::new_bytes_have_their_new_name(orderings, Bound::Every);
         });
     }
+}
+
+#[test]
+fn a_key_that_is_changed_without_fences_is_found() {
+    finds("an entry is read in parts", || {
+        an_entry_is_read_whole::<OF_TURNS>(Bound::Interruptions(2));
+    });
+}
+
+#[test]
+fn a_withdrawal_that_does_not_wait_for_an_engine_or_without_fences_is_found() {
+    finds("an access follows the confirmation", || {
+        no_access_follows_the_confirmation::<ALL>(Bound::Interruptions(2), false);
+    });
+    finds("an access follows the confirmation", || {
+        no_access_follows_the_confirmation::<OF_ENTRIES>(Bound::Interruptions(2), true);
+    });
+}
+
+#[test]
+fn a_waker_that_acts_on_what_it_saw_before_is_found() {
+    finds(DEADLOCK, || the_client_wakes_for_both(false, Bound::Interruptions(3)));
 }

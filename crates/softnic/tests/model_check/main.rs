@@ -26,6 +26,7 @@
 mod agreement;
 mod bites;
 mod completion_ring;
+mod engines;
 mod entries;
 mod exploration;
 mod hostile_peer;

@@ -168,36 +168,38 @@ pub enum Wait {
 struct Client {
     sleeping: Futex,
     alarm: Event,
+    /// Whether a waker finds how the client waits, and writes that the client is awake, in one step.
+    is_one_step: bool,
 }
 
 /// Steps of `Mapping::sleep`, which `PortEndpoint::wait` calls.
-pub const WAIT_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "futex::wait", "store Relaxed"];
-/// Steps of `SoftNic::wake_sleepers`, for one port.
-pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake"];
+pub const WAIT_STEPS: &[&str] = &["swap Relaxed", "fence SeqCst", "waiting", "futex::wait", "swap Relaxed"];
+/// Steps of `Core::wake_sleepers`, for one client.
+pub const WAKE_SLEEPERS_STEPS: &[&str] = &["fence SeqCst", "wake_client"];
 /// Steps of `Mapping::wake_sleeper`, which `NicMemory::wake` calls.
-pub const WAKE_STEPS: &[&str] = &["load Relaxed", "store Relaxed", "ring", "futex::wake"];
+pub const WAKE_STEPS: &[&str] = &["load Relaxed", "swap Relaxed", "ring", "futex::wake"];
 /// Steps of `Mapping::watch`, which `PortEndpoint::arm` calls after it has handled earlier rings.
-pub const WATCH_STEPS: &[&str] = &["store Relaxed", "fence SeqCst", "waiting", "store Relaxed"];
+pub const WATCH_STEPS: &[&str] = &["swap Relaxed", "fence SeqCst", "waiting", "swap Relaxed"];
 
-fn client_wait(client: &Client, wait: Wait, completions: &CompletionPoller<LoomMemory>, fences: Fences) {
+fn client_wait(client: &Client, wait: Wait, waiting: impl FnOnce() -> bool, fences: Fences) {
     let sleeping = &client.sleeping;
     if wait == Wait::Alarm {
         client.alarm.quiet();
-        sleeping.word.store(2, Ordering::Relaxed);
+        sleeping.word.swap(2, Ordering::Relaxed);
         fence_if(fences.sleeping);
-        if completions.waiting() {
-            sleeping.word.store(0, Ordering::Relaxed);
+        if waiting() {
+            sleeping.word.swap(0, Ordering::Relaxed);
         } else {
             client.alarm.wait();
         }
         return;
     }
-    sleeping.word.store(1, Ordering::Relaxed);
+    sleeping.word.swap(1, Ordering::Relaxed);
     fence_if(fences.sleeping);
-    if !completions.waiting() {
+    if !waiting() {
         sleeping.wait(1);
     }
-    sleeping.word.store(0, Ordering::Relaxed);
+    sleeping.word.swap(0, Ordering::Relaxed);
 }
 
 fn wake_sleepers(client: &Client, fences: Fences) {
@@ -205,16 +207,16 @@ fn wake_sleepers(client: &Client, fences: Fences) {
     wake(client);
 }
 
-fn wake(Client { sleeping, alarm }: &Client) {
-    let how = sleeping.word.load(Ordering::Relaxed);
-    if how == 0 {
+fn wake(Client { sleeping, alarm, is_one_step }: &Client) {
+    let seen = sleeping.word.load(Ordering::Relaxed);
+    if seen == 0 {
         return;
     }
-    sleeping.word.store(0, Ordering::Relaxed);
-    if how == 2 {
-        alarm.write();
-    } else {
-        sleeping.wake();
+    let found = sleeping.word.swap(0, Ordering::Relaxed);
+    match if *is_one_step { found } else { seen } {
+        0 => {}
+        2 => alarm.write(),
+        _ => sleeping.wake(),
     }
 }
 
@@ -277,7 +279,7 @@ pub fn the_client_wakes(completions: u32, wait: Wait, fences: Fences, bound: Bou
     let runs = explore(bound, move || {
         let memory = LoomMemory::new(72, Orderings::OF_MAPPING);
         let ring = || Ring::new(memory.clone(), 0, 2);
-        let client = Arc::new(Client { sleeping: Futex::new(), alarm: Event::new() });
+        let client = Arc::new(Client { sleeping: Futex::new(), alarm: Event::new(), is_one_step: true });
         let (mut poster, woken) = (CompletionPoster::new(ring(), CELL), Arc::clone(&client));
         let nic = loom::thread::spawn(move || {
             for id in 1..=completions {
@@ -293,7 +295,7 @@ pub fn the_client_wakes(completions: u32, wait: Wait, fences: Fences, bound: Bou
                     Some((completion, _)) => break completion,
                     None => {
                         asleep.add();
-                        client_wait(&client, wait, &poller, fences);
+                        client_wait(&client, wait, || poller.waiting(), fences);
                     }
                 }
             };
@@ -304,6 +306,44 @@ pub fn the_client_wakes(completions: u32, wait: Wait, fences: Fences, bound: Bou
     });
     println!("{runs} runs");
     assert!(slept.value() > 0, "the client never slept");
+}
+
+/// Lets two threads of a node post a completion each, on queues of their own, and wake the client. The client first sleeps on
+/// the futex if it finds none, and then waits for the alarm.
+pub fn the_client_wakes_for_both(is_one_step: bool, bound: Bound) {
+    const CELL: u64 = 64;
+    let slept = Tally::default();
+    let asleep = slept.clone();
+    explore(bound, move || {
+        let memories = [(); 2].map(|()| LoomMemory::new(72, Orderings::OF_MAPPING));
+        let client = Arc::new(Client { sleeping: Futex::new(), alarm: Event::new(), is_one_step });
+        let posting = memories.clone().map(|memory| {
+            let client = Arc::clone(&client);
+            loom::thread::spawn(move || {
+                CompletionPoster::new(Ring::new(memory, 0, 2), CELL).post(&send_completion(1), 1);
+                wake_sleepers(&client, Fences::BOTH);
+            })
+        });
+        let mut pollers = memories.map(|memory| CompletionPoller::new(Ring::new(memory, 0, 2), CELL));
+        let mut taken = 0;
+        for (due, wait) in [(1, Wait::Futex), (2, Wait::Alarm)] {
+            while taken < due {
+                taken += pollers.iter_mut().filter_map(CompletionPoller::take).count();
+                if taken < due {
+                    asleep.add();
+                    let waiting = || pollers.iter().any(CompletionPoller::waiting);
+                    client_wait(&client, wait, waiting, Fences::BOTH);
+                }
+            }
+        }
+        posting.into_iter().for_each(|thread| thread.join().expect("a thread ends"));
+    });
+    assert!(slept.value() > 0, "the client never slept");
+}
+
+#[test]
+fn two_threads_that_wake_a_client_at_once_do_not_leave_it_asleep() {
+    the_client_wakes_for_both(true, Bound::Interruptions(3));
 }
 
 #[test]

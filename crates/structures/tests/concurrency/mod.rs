@@ -95,13 +95,16 @@ fn thread(run: &Run<'_>, seed: u64) {
 }
 
 pub fn explore(seed: u64, grain: Grain) {
-    let node = node(Mechanism::MemoryWindow);
+    explore_on(&node(Mechanism::MemoryWindow), seed, grain);
+}
+
+pub fn explore_on(node: &Host, seed: u64, grain: Grain) {
     let lease = Lifetime::millis(20);
     let options =
         TableOptions { grain, lease, groups: 1, depth_max: 10, seed: Some(0), ..TableOptions::default() };
-    let first = User::create(&node, "red", &options);
+    let first = User::create(node, "red", &options);
     let run = Run {
-        node: &node,
+        node,
         head: first.table.head(),
         began: Instant::now(),
         values: AtomicU64::new(1),

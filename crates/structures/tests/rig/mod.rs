@@ -4,7 +4,7 @@
 #[path = "../../../portcullis/tests/device/rdma.rs"]
 mod device;
 
-use portcullis::host::{Host, HostConfig};
+use portcullis::host::{Host, HostConfig, ThreadCount};
 use portcullis::{Lifetime, Mechanism, NodeConfig, ObjectRef, SessionOptions};
 use portcullis_structures::Pipeline;
 use portcullis_structures::table::{Access, Table, TableError, TableOptions};
@@ -32,6 +32,13 @@ pub fn node_that_lends(mechanism: Mechanism, pool_bytes: u64) -> Host {
 pub fn node_with(node: NodeConfig) -> Host {
     let config = HostConfig { node, ..HostConfig::default() };
     Host::start(if device::is_wanted() { device::port(config) } else { config }).expect("a node starts")
+}
+
+/// Starts a node on the software NIC whose engines serve busy clients.
+pub fn node_with_engines(engines: u32) -> Host {
+    let node = NodeConfig { pool_bytes: 256 << 20, ..NodeConfig::default() };
+    let engines = ThreadCount::Fixed(engines);
+    Host::start(HostConfig { node, engines, ..HostConfig::default() }).expect("a node starts")
 }
 
 /// Carries out an operation, and panics if it hangs.

@@ -9,7 +9,8 @@ use portcullis_nic::{
     WindowKind, WorkRequest, connect_qp,
 };
 use portcullis_softnic::SoftNic;
-use portcullis_softnic::core::copy_units::{PieceSizes, Pieces, UnitRunner};
+use portcullis_softnic::core::ThreadRunner;
+use portcullis_softnic::core::copy_units::{PieceSizes, Pieces};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of clients. Each has a window, a span of the node's memory and a buffer of its own.
@@ -29,7 +30,7 @@ struct Units {
     dice: Mutex<Dice>,
 }
 
-impl UnitRunner for Units {
+impl ThreadRunner for Units {
     fn wake(&self, _: usize) {}
 
     fn wait(&self) {

@@ -2,22 +2,22 @@
 //!
 //! The NIC checks a transfer and hands it over in pieces ([`Pieces`]). Each piece is posted right after a check of its key.
 //! A transfer completes when all its pieces have been moved. An operation that ends accesses, such as the invalidation of
-//! a window, takes effect at once, and completes when each unit has passed its quiescent point (`Mark`): no piece that
-//! was posted before the operation still moves (Patronus §5.4 promises that no access follows a confirmed withdrawal).
-//! A chain that ends accesses goes on when its operation completes.
+//! a window, takes effect at once, and completes when each unit has passed its quiescent point: no piece that was posted
+//! before the operation still moves (Patronus §5.4 promises that no access follows a confirmed withdrawal). A chain that
+//! ends accesses goes on when its operation completes ([`super::quiescence`]).
 //!
-//! Nothing here copies, sleeps or knows threads: the owner of the NIC provides the units ([`UnitRunner`]), and calls
+//! Nothing here copies, sleeps or knows threads: the owner of the NIC provides the units ([`ThreadRunner`]), and calls
 //! [`Pieces::move_next`] where it wants the bytes to be moved. A NIC without units moves all bytes itself.
 
 mod pieces;
 
 pub use pieces::{Count, PIECES_MAX, Piece, Pieces};
 
+use super::runner::ThreadRunner;
 use portcullis_memory::Bytes;
 use portcullis_nic::QpId;
 use portcullis_planted::planted;
 use std::collections::VecDeque;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The bytes of a piece. Small enough for a withdrawal that waits for some of them; large enough for the cost of handing
@@ -38,24 +38,6 @@ impl Default for PieceSizes {
         Self { transfer_min: 4 << 10, piece_max: PIECE_BYTES }
     }
 }
-
-/// The owner's side of the units.
-pub trait UnitRunner: Debug + Send + Sync {
-    /// Wakes the unit of this number if it sleeps, since a piece was posted for it.
-    fn wake(&self, unit: usize);
-
-    /// Whether the unit of this number sleeps. The NIC hands pieces to units that are awake as long as these have room.
-    fn sleeps(&self, _unit: usize) -> bool {
-        false
-    }
-
-    /// Passes a short time, or moves a piece, while the NIC waits for the units.
-    fn wait(&self);
-}
-
-/// A moment in the sequence of all pieces: it has passed when no piece that was posted before it still moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark(u64);
 
 /// The NIC's side of one unit.
 #[derive(Debug)]
@@ -94,12 +76,10 @@ impl<M: Bytes> Unit<M> {
 #[derive(Debug)]
 pub(super) struct CopyUnits<M> {
     units: Vec<Unit<M>>,
-    runner: Arc<dyn UnitRunner>,
+    runner: Arc<dyn ThreadRunner>,
     pub sizes: PieceSizes,
     /// Number of pieces that were posted to all units.
     posted: u64,
-    /// Queue pairs that are rung when a moment has passed, earlier moments first.
-    awaiting: VecDeque<(Mark, QpId)>,
     /// The turn in which pieces were last posted, and the clients that have posted some so far, or wanted to.
     turn: u64,
     clients_so_far: u32,
@@ -116,7 +96,7 @@ impl<M> Clone for CopyUnits<M> {
 }
 
 impl<M: Bytes> CopyUnits<M> {
-    pub fn new(queues: Vec<Arc<Pieces<M>>>, runner: Arc<dyn UnitRunner>, sizes: PieceSizes) -> Self {
+    pub fn new(queues: Vec<Arc<Pieces<M>>>, runner: Arc<dyn ThreadRunner>, sizes: PieceSizes) -> Self {
         assert!(!queues.is_empty() && sizes.piece_max > 0, "a NIC without units has no `CopyUnits`");
         assert!(!queues.iter().any(|queue| queue.is_waiting()), "the queues are those of another NIC");
         let unit = |pieces: Arc<Pieces<M>>| Unit {
@@ -130,7 +110,6 @@ impl<M: Bytes> CopyUnits<M> {
             runner,
             sizes,
             posted: 0,
-            awaiting: VecDeque::new(),
             turn: 0,
             clients_so_far: 0,
             clients: 0,
@@ -187,24 +166,6 @@ impl<M: Bytes> CopyUnits<M> {
         unit.map(|(number, _)| number)
     }
 
-    /// Notes that a queue pair is to be rung when `mark` has passed.
-    pub fn ring_after(&mut self, mark: Mark, queue_pair: QpId) {
-        debug_assert!(self.awaiting.back().is_none_or(|&(last, _)| last.0 <= mark.0), "moments are in order");
-        self.awaiting.push_back((mark, queue_pair));
-    }
-
-    /// Returns a queue pair whose moment has passed: it is to be rung.
-    pub fn pop_passed(&mut self) -> Option<QpId> {
-        let &(_, queue_pair) = self.awaiting.front().filter(|&&(mark, _)| self.has_passed(mark))?;
-        self.awaiting.pop_front();
-        Some(queue_pair)
-    }
-
-    /// Whether a queue pair is to be rung.
-    pub fn is_awaited(&self) -> bool {
-        !self.awaiting.is_empty()
-    }
-
     /// Calls `moved` with the queue pair of each piece that was moved since the last call.
     pub fn reap(&mut self, mut moved: impl FnMut(QpId)) {
         for unit in &mut self.units {
@@ -217,27 +178,27 @@ impl<M: Bytes> CopyUnits<M> {
         }
     }
 
-    /// Returns the present moment. `None`: nothing moves.
-    pub fn mark(&self) -> Option<Mark> {
-        let moves = self.units.iter().any(|unit| unit.pieces.is_waiting());
-        moves.then_some(Mark(self.posted))
+    /// Number of pieces that were posted so far.
+    pub fn posted(&self) -> u64 {
+        self.posted
     }
 
-    /// Whether no piece that was posted before `mark` still moves.
-    pub fn has_passed(&self, mark: Mark) -> bool {
-        let end = if planted!(LastPieceNotAwaited) { mark.0.saturating_sub(1) } else { mark.0 };
+    /// Whether a piece still moves.
+    pub fn is_moving(&self) -> bool {
+        self.units.iter().any(|unit| unit.pieces.is_waiting())
+    }
+
+    /// Whether none of the first `posted` pieces still moves.
+    pub fn has_passed(&self, posted: u64) -> bool {
+        let end = if planted!(LastPieceNotAwaited) { posted.saturating_sub(1) } else { posted };
         planted!(ConfirmedWhilePiecesMove) || self.units.iter().all(|unit| unit.has_passed(end))
     }
 
-    /// Waits until no piece that was posted so far still moves.
-    pub fn settle(&self) {
-        let mark = Mark(self.posted);
-        while !self.has_passed(mark) {
-            self.runner.wait();
-        }
+    pub fn wait(&self) {
+        self.runner.wait();
     }
 
-    /// Releases the memories that pieces named. Nothing moves any more ([`CopyUnits::settle`]).
+    /// Releases the memories that pieces named. Nothing moves any more ([`Core::settle`](super::objects::Core)).
     pub fn release_memories(&self) {
         self.units
             .iter()

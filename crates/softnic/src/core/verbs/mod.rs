@@ -12,7 +12,7 @@ mod chain;
 mod message;
 mod window;
 
-use super::keys::Target;
+use super::keys::{Claim, Target};
 use super::objects::Core;
 use portcullis_memory::Bytes;
 use portcullis_nic::{
@@ -109,7 +109,7 @@ pub(super) struct Responder {
 
 impl<M: Bytes> Core<M> {
     /// Returns the place of a request's bytes at the requester, if its key allows this use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn requester_end(&self, pd: PdId, verb: Verb, local: LocalSpan) -> Result<Target, Status> {
         let fits = match verb {
             Verb::Read { .. } | Verb::Write { .. } => true,
@@ -170,9 +170,9 @@ impl<M: Bytes> Core<M> {
         if !responder.access.contains(access) {
             return Err(Status::RemoteAccessError);
         }
-        let length = length.into();
-        let there =
-            self.keys.authorize(responder.pd, responder.id, remote.rkey, remote.address, length, access);
+        let (pd, queue_pair, length) = (responder.pd, responder.id, length.into());
+        let RemoteSpan { rkey, address } = remote;
+        let there = self.keys.authorize(&Claim { pd, queue_pair, rkey, address, length, access });
         there.ok_or(Status::RemoteAccessError)
     }
 
