@@ -6,6 +6,7 @@ mod chains;
 mod chunks;
 mod claims;
 mod copy_units;
+mod engines;
 mod explore;
 mod extent;
 mod limits;

@@ -6,6 +6,7 @@
 
 mod calls;
 mod copy_units;
+mod engines;
 mod pinned;
 
 use portcullis_planted::{self as planted, Mistake};
