@@ -39,6 +39,9 @@ pub struct Comparison {
     /// The length of each row, for a benchmark that has options of its own for it.
     #[arg(skip)]
     length: Option<Length>,
+    /// More options of each node, for a benchmark that has options of its own for them.
+    #[arg(skip)]
+    more: Vec<String>,
     #[command(flatten)]
     pub ends: Ends,
     /// Print one JSON object instead of the tables.
@@ -48,13 +51,14 @@ pub struct Comparison {
 
 impl Comparison {
     /// One mechanism alone, in one round of this length.
-    pub fn alone(protection: Mechanism, length: Length) -> Self {
+    pub fn alone(protection: Mechanism, length: Length, more: Vec<String>) -> Self {
         Self {
             protection: vec![protection],
             rounds: 1,
             operations: None,
             duration: None,
             length: Some(length),
+            more,
             ends: Ends::default(),
             json: false,
         }
@@ -89,7 +93,8 @@ impl Comparison {
         mut prepare: impl FnMut(&str, Mechanism) -> Result<S, BenchError>,
     ) -> Result<Vec<Rival<S>>, BenchError> {
         let start = |&mechanism: &Mechanism| {
-            let more = ROOM.iter().map(|&option| option.to_owned()).chain(more.iter().cloned()).collect();
+            let more = self.more.iter().chain(more).cloned();
+            let more = ROOM.iter().map(|&option| option.to_owned()).chain(more).collect();
             let setup = Setup { memory: Some(memory), more, ..self.ends.setup(mechanism) };
             let node = NodeProcess::start(&setup)?;
             let state = prepare(node.address(), mechanism)?;

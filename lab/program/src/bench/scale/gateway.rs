@@ -9,6 +9,7 @@ use super::super::side_by_side;
 use super::super::{BenchError, processors};
 use super::PROTECTION;
 use super::load::{Load, Request};
+use super::reads::NodeThreads;
 use crate::output::say;
 use portcullis::{DirectoryName, Keep, SessionOptions, connect_with};
 use portcullis_memcached::{Gateway, GatewayOptions, Listen};
@@ -42,9 +43,13 @@ pub struct LoadedGateway {
 
 impl LoadedGateway {
     /// Starts a node and a gateway with this many threads, and stores the keys. The progress bar shows `name`.
-    pub fn start(threads: usize, (keys, size): (u64, u32), name: &str) -> Result<Self, BenchError> {
+    pub fn start(
+        (threads, of_node): (usize, NodeThreads),
+        (keys, size): (u64, u32),
+        name: &str,
+    ) -> Result<Self, BenchError> {
         let memory = MEMORY_BESIDE + MEMORY_PER_BYTE * keys * u64::from(size);
-        let more = ROOM.iter().map(|&option| option.to_owned()).collect();
+        let more = ROOM.iter().map(|&option| option.to_owned()).chain(of_node.options()).collect();
         let setup = Setup { memory: Some(memory), more, ..Ends::default().setup(PROTECTION) };
         let node = NodeProcess::start(&setup)?;
         processors::leave_node_alone();

@@ -98,9 +98,12 @@ pub struct BenchScaleOptions {
     /// gateway up to 100,000 keys that fill them [default: 64MiB, or less if there is too little memory].
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     object_bytes: Option<u64>,
-    /// Copy units of the node, for the rows of reads: a number, or `auto`.
+    /// Copy units of the node: a number, or `auto`.
     #[arg(long, value_name = "N", default_value_t)]
     copy_units: ThreadCount,
+    /// Engines of the node, which serve busy clients of all rows but those of udp: a number, or `auto`.
+    #[arg(long, value_name = "N", default_value_t)]
+    engines: ThreadCount,
     /// UDP lanes of the node, for the rows of udp: a number, or `auto`.
     #[arg(long, value_name = "N", default_value_t)]
     udp_lanes: ThreadCount,
@@ -162,6 +165,10 @@ pub fn run(options: &BenchScaleOptions) -> Result<(), BenchError> {
 }
 
 impl BenchScaleOptions {
+    fn threads(&self) -> NodeThreads {
+        NodeThreads { copy_units: self.copy_units, engines: self.engines, udp_lanes: self.udp_lanes }
+    }
+
     fn clients(&self) -> Vec<u32> {
         if self.clients.is_empty() { usual_clients(processors::count()) } else { self.clients.clone() }
     }
@@ -241,8 +248,7 @@ impl Scale<'_> {
     fn reads(&mut self, clients: &[u32], nic: NicKind) -> Result<(), BenchError> {
         let what = if nic == NicKind::Udp { "udp-read" } else { "read" };
         let object_bytes = self.sizing.object_bytes;
-        let BenchScaleOptions { copy_units, udp_lanes, .. } = *self.options;
-        let threads = NodeThreads { copy_units, udp_lanes };
+        let threads = self.options.threads();
         for &size in self.options.sizes(nic) {
             for &count in clients {
                 let reads = Reads { nic, threads, size, object_bytes, length: self.length() };
@@ -254,8 +260,13 @@ impl Scale<'_> {
         Ok(())
     }
 
+    /// Returns the settings of a structure's rows, on a node of its own.
+    fn alone(&self) -> Comparison {
+        Comparison::alone(PROTECTION, self.length(), self.options.threads().options().to_vec())
+    }
+
     fn table(&mut self, clients: &[u32]) -> Result<(), BenchError> {
-        let (comparison, keys) = (Comparison::alone(PROTECTION, self.length()), self.sizing.table_keys());
+        let (comparison, keys) = (self.alone(), self.sizing.table_keys());
         let most = clients.iter().copied().max().unwrap_or(1);
         let mut table = TableAlone::load(comparison, (keys, VALUE_BYTES), most)?;
         for (what, workload) in [("table-read", Workload::Read), ("table-write", Workload::Write)] {
@@ -269,7 +280,7 @@ impl Scale<'_> {
     }
 
     fn queue(&mut self, clients: &[u32]) -> Result<(), BenchError> {
-        let comparison = Comparison::alone(PROTECTION, self.length());
+        let comparison = self.alone();
         let mut queue = QueueAlone::start(comparison, VALUE_BYTES)?;
         for &count in clients {
             let name = self.name(&format!("queue, {count} clients"));
@@ -285,7 +296,8 @@ impl Scale<'_> {
             let keys = gateway::keys(self.sizing.object_bytes, size);
             for &count in clients {
                 let loading = self.name(&format!("{keys} keys for the gateway"));
-                let gateway = LoadedGateway::start(count as usize, (keys, size), &loading)?;
+                let gateway =
+                    LoadedGateway::start((count as usize, self.options.threads()), (keys, size), &loading)?;
                 for (what, request) in [("gateway-get", Request::Get), ("gateway-set", Request::Set)] {
                     let name = self.name(&format!("{what} of {size} B, {count} threads"));
                     let measured = gateway.measure(request, self.length(), &name)?;

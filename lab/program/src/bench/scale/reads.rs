@@ -28,13 +28,18 @@ const MEMORY_BESIDE: u64 = 64 << 20;
 #[derive(Clone, Copy)]
 pub struct NodeThreads {
     pub copy_units: ThreadCount,
+    pub engines: ThreadCount,
     pub udp_lanes: ThreadCount,
 }
 
 impl NodeThreads {
     /// Returns the options of `portcullis serve`.
-    fn options(self) -> [String; 2] {
-        [format!("--copy-units={}", self.copy_units), format!("--udp-lanes={}", self.udp_lanes)]
+    pub fn options(self) -> [String; 3] {
+        [
+            format!("--copy-units={}", self.copy_units),
+            format!("--engines={}", self.engines),
+            format!("--udp-lanes={}", self.udp_lanes),
+        ]
     }
 }
 
