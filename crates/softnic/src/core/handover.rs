@@ -5,7 +5,7 @@
 //! the requests of chains are never handed over.
 //!
 //! A queue pair that is visited without a ring waits for its pieces at each visit, which then costs little. Requests whose
-//! completions are held are the matter of [`super::quiescence`].
+//! completions are held are the matter of `quiescence`.
 
 use super::copy_units::{CopyUnits, Piece, PieceSizes, Pieces, UnitLoad};
 use super::keys::Target;

@@ -4,7 +4,7 @@
 //! A transfer completes when all its pieces have been moved. An operation that ends accesses, such as the invalidation of
 //! a window, takes effect at once, and completes when each unit has passed its quiescent point: no piece that was posted
 //! before the operation still moves (Patronus §5.4 promises that no access follows a confirmed withdrawal). A chain that
-//! ends accesses goes on when its operation completes ([`super::quiescence`]).
+//! ends accesses goes on when its operation completes (`quiescence`).
 //!
 //! Nothing here copies, sleeps or knows threads: the owner of the NIC provides the units ([`ThreadRunner`]), and calls
 //! [`Pieces::move_next`] where it wants the bytes to be moved. A NIC without units moves all bytes itself.
