@@ -3,6 +3,7 @@
 //! The node makes the file and treats all of it as hostile. The client maps it whole. The only other memory of the node
 //! that a client maps is the page that shows whether the engine sleeps, and that page is read-only.
 
+mod completions;
 mod endpoint;
 mod layout;
 
