@@ -1,25 +1,14 @@
 //! Mistakes of copy units.
 
 use super::pinned;
-use portcullis_planted::{self as planted, Mistake};
+use portcullis_planted::Mistake;
 use portcullis_sim::run_copy_units;
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 50;
 
 fn is_found(mistake: Mistake, checks: &[&str]) {
-    let found = pinned::seeds_for(mistake, SEEDS).find_map(|seed| {
-        planted::plant(Some(mistake));
-        let outcome = run_copy_units(seed);
-        planted::plant(None);
-        outcome.err().map(|wrong| (seed, wrong))
-    });
-    let (seed, wrong) = found.unwrap_or_else(|| panic!("{mistake:?} survives"));
-    eprintln!("{mistake:?}: Copies, by seed {seed}: {wrong}");
-    assert!(
-        checks.iter().any(|check| wrong.contains(check)),
-        "{mistake:?} is found by another check: seed {seed}: {wrong}"
-    );
+    pinned::is_found_on_bench(mistake, SEEDS, checks, ("Copies", run_copy_units));
 }
 
 const IN_MEMORY: &str = "a byte arrives in memory after the confirmed withdrawal";
