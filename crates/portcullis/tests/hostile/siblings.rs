@@ -23,6 +23,10 @@ const PAIRS: usize = 50;
 const ATTEMPTS: usize = 3;
 /// The part of its rate that a sibling must keep.
 const KEPT_MIN: f64 = 0.9;
+/// Largest number of pairs in which a sibling that keeps its rate may have kept less. If it keeps that part in the median,
+/// chance alone puts more pairs below once in 800 attempts, however much the pairs differ from each other: three standard
+/// deviations more than half. A real cost puts nearly all pairs below.
+const PAIRS_BELOW_MAX: usize = PAIRS / 2 + 10;
 
 /// A node with the default costs of violations.
 fn by_default() -> NodeConfig {
@@ -191,8 +195,9 @@ impl Drop for SetAtEnd<'_> {
 }
 
 /// The part of its rate that an honest client keeps while a sibling breaks rules. The rate is compared with the rate
-/// while the same sibling keeps the rules and is as busy. Returns the median over pairs of alternating slices.
-fn kept_rate(offence: Offence) -> f64 {
+/// while the same sibling keeps the rules and is as busy, in pairs of alternating slices. Returns the number of pairs in
+/// which that part is too small.
+fn pairs_below(offence: Offence) -> usize {
     let rig = Rig::with(by_default(), &[RED]);
     let (breaks, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (rounds, violations) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -239,12 +244,15 @@ fn kept_rate(offence: Offence) -> f64 {
     rig.clear();
     kept.sort_by(f64::total_cmp);
     let (median, quarters) = (kept[PAIRS / 2], [kept[PAIRS / 4], kept[3 * PAIRS / 4]]);
-    println!("{offence:?}: {broken} violations; the sibling kept {median:.2} {quarters:.2?} of its rate");
-    median
+    let below = kept.iter().filter(|kept| **kept < KEPT_MIN).count();
+    println!(
+        "{offence:?}: {broken} violations; the sibling kept {median:.2} {quarters:.2?} of its rate, less than {KEPT_MIN} in {below} pairs"
+    );
+    below
 }
 
 fn keeps_its_rate(offence: Offence) {
-    let best = (0..ATTEMPTS).map(|_| kept_rate(offence)).find(|&kept| kept >= KEPT_MIN);
+    let best = (0..ATTEMPTS).map(|_| pairs_below(offence)).find(|&below| below <= PAIRS_BELOW_MAX);
     assert!(best.is_some(), "the sibling of a client with {offence:?} accesses lost its rate each time");
 }
 
