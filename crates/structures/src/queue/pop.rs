@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// Number of slots that one look reads.
 const LOOK_SLOTS: u64 = 16;
-/// Largest cell, in bytes, that is read with the look, in case it is the next entry.
+/// Largest number of bytes of cells that are read with the look, in case they have the next entries.
 const READ_AHEAD_BYTES: u32 = 1024;
 /// Time after which a consumer looks again at a slot that is taken and not filled.
 const FILLED_WITHIN: Lifetime = Lifetime::micros(20);
@@ -36,8 +36,21 @@ struct Look {
     /// The slot that the look begins with.
     from: u64,
     words: Vec<u64>,
-    /// The cell of the first slot of the look.
-    cell: Option<Vec<u8>>,
+    /// The cells of the first slots of the look.
+    cells: Vec<u8>,
+}
+
+impl Look {
+    /// Returns the word of a slot, if the look has it.
+    fn word_at(&self, slot: u64) -> Option<u64> {
+        let place = usize::try_from(slot.checked_sub(self.from)?).ok()?;
+        self.words.get(place).copied()
+    }
+
+    /// Whether the look shows that a slot was filled. It has been filled since, until a consumer takes it.
+    fn is_filled_at(&self, slot: u64) -> bool {
+        self.word_at(slot).is_some_and(|word| matches!(Slot::from_word(word), Some(Slot::Filled(_))))
+    }
 }
 
 /// Entries that can be taken: the first slot after them, and where each of them begins.
@@ -184,30 +197,47 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
 
     async fn try_to_pop(&self, number: u64, most: usize) -> Result<Popped, QueueError> {
         let permission = self.segment(number).await?;
-        let look = self.look(&permission, number).await?;
-        let Indexes { head, tail } = look.indexes;
-        if head >= self.options.slots() {
-            return Ok(if tail.is_closed() { Popped::Closed } else { Popped::SegmentConsumed });
+        let mut look = self.look(&permission, number, most).await?;
+        loop {
+            let Indexes { head, tail } = look.indexes;
+            if head >= self.options.slots() {
+                return Ok(if tail.is_closed() { Popped::Closed } else { Popped::SegmentConsumed });
+            }
+            if head >= look.indexes.taken(&self.options) {
+                return self.is_really_empty(&permission, head).await;
+            }
+            self.expect_next(number, head);
+            let run = self.run(number, &look, most)?;
+            if run.end == head {
+                let in_look = (look.from..look.from + look.words.len() as u64).contains(&head);
+                return if in_look {
+                    self.later(&permission, number, &look).await
+                } else {
+                    Ok(Popped::Again)
+                };
+            }
+            let entries = self.read_entries(&permission, number, &look, &run).await?;
+            let before = self.take(&permission, head, run.end).await?;
+            if before == head {
+                return Ok(self.taken(number, run.end, entries).await);
+            }
+            // Another consumer was quicker. The look still shows the slots behind that consumer's entries, but it may be
+            // too old to show that one of them is empty.
+            look.indexes.head = before;
+            if !look.is_filled_at(before) {
+                return Ok(Popped::Again);
+            }
         }
-        if head >= look.indexes.taken(&self.options) {
-            return self.is_really_empty(&permission, head).await;
-        }
-        self.expect_next(number, head);
-        let run = self.run(number, &look, most)?;
-        if run.end == head {
-            let in_look = (look.from..look.from + look.words.len() as u64).contains(&head);
-            return if in_look { self.later(&permission, number, &look).await } else { Ok(Popped::Again) };
-        }
-        let entries = self.read_entries(&permission, number, &look, &run).await?;
-        if !self.take(&permission, head, run.end).await? {
-            return Ok(Popped::Again);
-        }
-        self.expect_next(number, run.end);
-        if run.end >= self.options.slots() {
+    }
+
+    /// Notes that the entries of a segment up to `end` were taken.
+    async fn taken(&self, number: u64, end: u64, entries: Vec<Taken>) -> Popped {
+        self.expect_next(number, end);
+        if end >= self.options.slots() {
             // If this fails, the next client that adds a segment retires it.
             let _ = self.retire_up_to(number).await;
         }
-        Ok(if entries.is_empty() { Popped::Again } else { Popped::Entries(entries) })
+        if entries.is_empty() { Popped::Again } else { Popped::Entries(entries) }
     }
 
     fn expect_next(&self, number: u64, slot: u64) {
@@ -217,9 +247,14 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         }
     }
 
-    /// Reads the indexes, the next words and the next cell, in this order. A cell that is read before its word may not
-    /// have the bytes that the word describes.
-    async fn look(&self, permission: &Rc<BarePermission>, number: u64) -> Result<Look, QueueError> {
+    /// Reads the indexes, the next words and the next cells, in this order. A cell that is read before its word may not
+    /// have the bytes that the word describes. `most`: number of entries that are wanted.
+    async fn look(
+        &self,
+        permission: &Rc<BarePermission>,
+        number: u64,
+        most: usize,
+    ) -> Result<Look, QueueError> {
         let from = {
             let state = self.state.borrow();
             let next = if state.first == number { state.next } else { 0 };
@@ -230,20 +265,21 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let indexes = pipeline.read_few(permission, Indexes::HEAD_AT, Indexes::BYTES);
         let length = usize::try_from(slots * 8).expect("it is small");
         let words = pipeline.read_few(permission, Self::word_at(from), length);
-        let cell_bytes = self.options.cell_bytes;
-        let ahead = cell_bytes <= READ_AHEAD_BYTES && pipeline.keeps_order();
-        let cell = ahead.then(|| pipeline.read(permission, self.options.cell_at(from), cell_bytes));
+        let ahead = if pipeline.keeps_order() { READ_AHEAD_BYTES / self.options.cell_bytes } else { 0 };
+        let ahead = u64::from(ahead).min(most as u64).min(slots) * u64::from(self.options.cell_bytes);
+        let ahead = u32::try_from(ahead).expect("it is small");
+        let cells = (ahead > 0).then(|| pipeline.read(permission, self.options.cell_at(from), ahead));
         let indexes = pipeline.copied(indexes.await?);
         let words = pipeline.copied(words.await?);
-        let cell = match cell {
-            Some(cell) => Some(pipeline.copied(cell.await?)),
-            None => None,
+        let cells = match cells {
+            Some(cells) => pipeline.copied(cells.await?),
+            None => Vec::new(),
         };
         Ok(Look {
             indexes: Indexes { head: word_of(&indexes, 0), tail: Tail(word_of(&indexes, 8)) },
             from,
             words: words.chunks_exact(8).map(|word| word_of(word, 0)).collect(),
-            cell,
+            cells,
         })
     }
 
@@ -268,8 +304,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let taken = look.indexes.taken(&self.options);
         let mut run = Run { end: head, entries: Vec::new() };
         while run.end < taken && run.entries.len() < most {
-            let place = run.end.checked_sub(look.from).and_then(|place| usize::try_from(place).ok());
-            let Some(&word) = place.and_then(|place| look.words.get(place)) else { break };
+            let Some(word) = look.word_at(run.end) else { break };
             let damaged = QueueError::Damaged { segment: number, slot: run.end };
             match Slot::from_word(word).ok_or(damaged)? {
                 Slot::Empty => break,
@@ -296,7 +331,9 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
     ) -> Result<Vec<Taken>, QueueError> {
         let length = |entry: &Entry| usize::try_from(entry.length()).expect("an entry is far shorter");
         let is_here = |slot: u64, entry: &Entry| {
-            look.cell.as_ref().filter(|cell| slot == look.from && length(entry) <= cell.len())
+            let at = slot.checked_sub(look.from)? * u64::from(self.options.cell_bytes);
+            let at = usize::try_from(at).ok()?;
+            look.cells.get(at..at + length(entry))
         };
         let reads = run.entries.iter().filter(|(slot, entry)| is_here(*slot, entry).is_none());
         let reads = reads.map(|(slot, entry)| {
@@ -306,7 +343,7 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         let mut entries = Vec::with_capacity(run.entries.len());
         for (slot, entry) in &run.entries {
             let bytes = match is_here(*slot, entry) {
-                Some(cell) => cell[..length(entry)].to_vec(),
+                Some(bytes) => bytes.to_vec(),
                 None => self.pipeline.copied(read.next().expect("one for each that was not here")),
             };
             // The cell has other bytes: the write of the entry's bytes was lost, and its client got an error.
@@ -317,13 +354,13 @@ impl<E: VerbsEndpoint, C: Clock> Queue<E, C> {
         Ok(entries)
     }
 
-    /// Moves the segment's head. Returns false if another consumer was quicker.
-    async fn take(&self, permission: &Rc<BarePermission>, head: u64, end: u64) -> Result<bool, QueueError> {
+    /// Moves the segment's head. Returns the head before: another one if another consumer was quicker.
+    async fn take(&self, permission: &Rc<BarePermission>, head: u64, end: u64) -> Result<u64, QueueError> {
         if planted!(HeadNotCompared) {
             self.pipeline.write(permission, Indexes::HEAD_AT, &end.to_le_bytes()).await?;
-            return Ok(true);
+            return Ok(head);
         }
-        Ok(self.pipeline.compare_and_swap(permission, Indexes::HEAD_AT, head, end).await? == head)
+        Ok(self.pipeline.compare_and_swap(permission, Indexes::HEAD_AT, head, end).await?)
     }
 
     /// Waits for a slot that is taken and not filled and, after a lease, abandons it and the empty slots behind it:
