@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// A client's end on any fabric: an arena that accesses move bytes from and to, a way to wait, and a check of the node.
-pub trait Endpoint {
+pub trait Endpoint: 'static {
     /// Memory of the arena.
     type Memory: Memory;
 

@@ -4,7 +4,7 @@ use portcullis_protocol::Moment;
 use std::time::Instant;
 
 /// Returns the time of a session, and passes time between two polls of a wait.
-pub trait Clock: Clone {
+pub trait Clock: Clone + 'static {
     /// Number of polls of a wait before it begins to yield.
     const SPINS: u32 = 4_000;
 

@@ -9,6 +9,7 @@
 
 mod asks;
 mod awaited;
+mod beside;
 mod buffers;
 mod bytes;
 mod core;
@@ -22,12 +23,14 @@ mod turns;
 mod work;
 
 pub use awaited::{Awaited, Yield};
+pub(crate) use beside::Beside;
 pub(crate) use bytes::{ZEROS, word_of};
 pub(crate) use together::{all, join};
 pub use turns::Turns;
 pub use work::Work;
 
 use self::core::Core;
+use beside::WorkBeside;
 use limited::Limited;
 use portcullis::{
     Clock, Effect, Error, Lifetime, Moment, ProcessClock, Session, SessionEndpoint, VerbsEndpoint,
@@ -49,6 +52,7 @@ pub(crate) type Task = usize;
 /// One session, and the operations on it. See the module's documentation.
 pub struct Pipeline<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     core: RefCell<Core<E, C>>,
+    beside: WorkBeside,
 }
 
 impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Pipeline<E, C> {
@@ -60,7 +64,7 @@ impl<E: VerbsEndpoint, C: Clock> fmt::Debug for Pipeline<E, C> {
 impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Makes a pipeline on a session.
     pub fn new(session: Session<E, C>) -> Self {
-        Self { core: RefCell::new(Core::new(session)) }
+        Self { core: RefCell::new(Core::new(session)), beside: WorkBeside::default() }
     }
 
     /// Returns the session.
@@ -280,7 +284,7 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         }
     }
 
-    fn next_ready(&self) -> Option<Task> {
+    fn next_task(&self) -> Option<Task> {
         let mut core = self.core.borrow_mut();
         let task = core.ready.pop()?;
         core.current = task;

@@ -1,5 +1,6 @@
 //! Operations that an event loop of the program carries on, a turn at a time. No call here waits.
 
+use super::beside::BESIDE_MAX;
 use super::{Pipeline, Task};
 use portcullis::{Clock, Pollable, VerbsEndpoint};
 use std::fmt;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// The task of the operation that a call waits for. The tasks of [`Turns`] follow it.
-pub(super) const WAITED_FOR: Task = 0;
+pub(super) const WAITED_FOR: Task = BESIDE_MAX;
 
 /// Operations of one pipeline that were begun and that no call waits for: [`Pipeline::turn`] carries them on.
 /// Operations that are dropped with this value are given up at the steps that they have reached, as if their client had

@@ -1,5 +1,6 @@
 //! Carries many operations out at once, including operations that arrive while others are under way.
 
+use super::beside::BESIDE_MAX;
 use super::{Pipeline, Task};
 use portcullis::{Clock, VerbsEndpoint};
 use std::iter::Fuse;
@@ -53,11 +54,12 @@ impl<F: Future, I: Iterator<Item = F>, R: FnMut(F::Output)> Work for Listed<I, R
     }
 }
 
-/// Operations under way, each in a place of its own.
+/// Operations under way, each in a place of its own. Their tasks follow those of the work beside them.
 struct Places<F> {
     places: Vec<Pin<Box<F>>>,
     busy: Vec<bool>,
-    free: Vec<Task>,
+    /// Places without an operation.
+    free: Vec<usize>,
     depth: usize,
 }
 
@@ -76,18 +78,19 @@ impl<F: Future> Places<F> {
 
     /// Gives an operation a place. There must be room.
     fn add(&mut self, operation: F) -> Task {
-        match self.free.pop() {
-            Some(task) => {
-                self.places[task].set(operation);
-                self.busy[task] = true;
-                task
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.places[place].set(operation);
+                self.busy[place] = true;
+                place
             }
             None => {
                 self.places.push(Box::pin(operation));
                 self.busy.push(true);
                 self.places.len() - 1
             }
-        }
+        };
+        BESIDE_MAX + place
     }
 
     /// Polls an operation, and then the operations that follow it in its place: a place keeps its memory, so an
@@ -100,18 +103,19 @@ impl<F: Future> Places<F> {
         carry_out: &impl Fn(W::Job) -> F,
         context: &mut Context<'_>,
     ) {
+        let place = task - BESIDE_MAX;
         // An earlier run may have left tasks that waited for any request to end.
-        if !self.busy.get(task).is_some_and(|busy| *busy) {
+        if !self.busy.get(place).is_some_and(|busy| *busy) {
             return;
         }
-        while let Poll::Ready(outcome) = self.places[task].as_mut().poll(context) {
+        while let Poll::Ready(outcome) = self.places[place].as_mut().poll(context) {
             work.done(outcome);
             let Some(job) = work.next() else {
-                self.busy[task] = false;
-                self.free.push(task);
+                self.busy[place] = false;
+                self.free.push(place);
                 return;
             };
-            self.places[task].set(carry_out(job));
+            self.places[place].set(carry_out(job));
         }
     }
 }

@@ -20,7 +20,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// As [`Table::insert`].
     pub async fn close(self) -> Result<(), TableError> {
         let operation = async {
-            self.blocks.extents().give_back_ready().await?;
+            self.blocks.extents().settle_stocks().await?;
             self.blocks.give_all_chunks_back().await?;
             self.head.settle().await
         };

@@ -25,6 +25,7 @@ use super::leases::Leases;
 use super::words::{BlockId, Claim, Slot};
 use super::{TableError, TableOptions};
 use crate::Pipeline;
+use crate::pipeline::Beside;
 use chunks::Chunks;
 use extents::Extents;
 use portcullis::{ChunkTerms, Clock, VerbsEndpoint};
@@ -36,7 +37,9 @@ pub(super) struct Blocks<E: VerbsEndpoint, C: Clock> {
     pipeline: Rc<Pipeline<E, C>>,
     options: TableOptions,
     leases: Rc<Leases<E, C>>,
-    extents: Extents<E, C>,
+    extents: Rc<Extents<E, C>>,
+    /// The refill of a stock, which owns the extents while it is under way.
+    refill: Beside<E, C>,
     /// The blocks in chunks, if the table has its blocks there and this handle has made it.
     chunks: Option<Chunks<E, C>>,
 }
@@ -54,7 +57,8 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
             pipeline: Rc::clone(pipeline),
             options,
             leases: Rc::clone(leases),
-            extents: Extents::new(pipeline, options, leases, head),
+            extents: Rc::new(Extents::new(pipeline, options, leases, head)),
+            refill: Beside::new(pipeline),
             chunks: terms.map(|terms| Chunks::new(pipeline, options, terms)),
         }
     }
@@ -81,7 +85,20 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
     async fn claim(&self, bytes: u64) -> Result<Claimed, TableError> {
         match &self.chunks {
             Some(chunks) => chunks.claim(bytes).await,
-            None => self.extents.claim(SizeClass::of(bytes)).await,
+            None => {
+                let class = SizeClass::of(bytes);
+                let claimed = self.extents.claim(class).await?;
+                self.refill_if_due(class);
+                Ok(claimed)
+            }
+        }
+    }
+
+    /// Begins to refill the stock of a class if half of it is used up.
+    fn refill_if_due(&self, class: SizeClass) {
+        if self.refill.is_idle() && self.extents.wants_refill(class) {
+            let extents = Rc::clone(&self.extents);
+            self.refill.begin(async move { extents.refill(class).await });
         }
     }
 
@@ -98,7 +115,7 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
     pub fn end_writing(&self, claimed: Claimed) {
         // In a chunk, the permission is the chunk's, in which there are other blocks.
         if self.chunks.is_none() {
-            self.pipeline.end(claimed.permission);
+            self.extents.end_writing(claimed.permission);
         }
     }
 

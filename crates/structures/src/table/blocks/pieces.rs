@@ -191,7 +191,7 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         // If a block may have only one holder, the holder is this client, until its permission ends.
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
-        self.pipeline.end(std::mem::replace(&mut first.permission, permission));
+        self.extents.end_writing(std::mem::replace(&mut first.permission, permission));
         self.renew(first).await
     }
 

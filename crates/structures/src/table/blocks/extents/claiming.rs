@@ -7,20 +7,64 @@
 use super::super::claimed::Claimed;
 use super::super::sizes::{ExtentShape, SizeClass};
 use super::Extents;
-use crate::held::AtEnd;
+use super::free_blocks::FreeBlocks;
+use super::stock::Taken;
 use crate::pipeline::join;
 use crate::table::leases::Leased;
 use crate::table::words::{BlockId, Claim, Version};
 use crate::table::{Grain, TableError};
 use portcullis::{Acquire, Clock, Lifetime, ObjectRef, Rights, Sharing, VerbsEndpoint};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// An extent with fewer free blocks than one in this many counts as full.
 const FREE_ONE_IN: usize = 16;
 
 /// 2^64 divided by the golden ratio: multiples of it lie far from each other.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// An operation that wants a block and has found none, until it has one or is dropped.
+struct Wanting<'e> {
+    free: &'e RefCell<FreeBlocks>,
+    class: SizeClass,
+}
+
+impl<'e> Wanting<'e> {
+    fn new(free: &'e RefCell<FreeBlocks>, class: SizeClass) -> Self {
+        free.borrow_mut().stock(class).begin_wanting();
+        Self { free, class }
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.free.borrow_mut().stock(self.class).end_wanting();
+    }
+}
+
+/// The right of an operation or a refill to claim blocks of a class. When it ends, those that wait for that go on.
+struct Claiming<'e, E: VerbsEndpoint, C: Clock> {
+    extents: &'e Extents<E, C>,
+    class: SizeClass,
+}
+
+impl<'e, E: VerbsEndpoint, C: Clock> Claiming<'e, E, C> {
+    /// `None`: another operation or a refill is claiming.
+    fn begin(extents: &'e Extents<E, C>, class: SizeClass) -> Option<Self> {
+        let begins = extents.free.borrow_mut().stock(class).begin_claiming();
+        begins.then(|| Self { extents, class })
+    }
+}
+
+impl<E: VerbsEndpoint, C: Clock> Drop for Claiming<'_, E, C> {
+    fn drop(&mut self) {
+        let waiting = self.extents.free.borrow_mut().stock(self.class).end_claiming();
+        waiting.into_iter().for_each(|task| self.extents.pipeline.wake(task));
+        self.extents.pipeline.wake_waiting();
+    }
+}
 
 /// The result of trying to claim some blocks.
 struct Tried {
@@ -35,7 +79,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Sets the largest number of blocks that are claimed at once: see
     /// [`Table::claim_up_to`](crate::table::Table::claim_up_to).
     pub fn claim_up_to(&self, blocks: usize) {
-        self.free.borrow_mut().claimed_at_once_max = Some(blocks);
+        self.free.borrow_mut().claim_up_to(blocks);
     }
 
     /// Leaves it to the caller to make room: see
@@ -44,37 +88,85 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         self.returns.caller_makes_room.set(true);
     }
 
-    /// Claims a block of a class.
+    /// Claims a block of a class: takes it from the stock, or claims some if the stock is empty.
     pub async fn claim(&self, class: SizeClass) -> Result<Claimed, TableError> {
-        self.free.borrow_mut().class(class).wanting += 1;
-        let _done = AtEnd::new(&self.pipeline, || self.free.borrow_mut().class(class).wanting -= 1);
+        if let Some(claimed) = self.take_from_stock(class).await? {
+            return Ok(claimed);
+        }
+        let _wanting = Wanting::new(&self.free, class);
+        let claiming = loop {
+            if let Some(claiming) = Claiming::begin(self, class) {
+                break claiming;
+            }
+            self.end_of_claiming(class).await?;
+            if let Some(claimed) = self.take_from_stock(class).await? {
+                return Ok(claimed);
+            }
+        };
+        let mut claimed = self.claim_some(class).await?;
+        let own = claimed.remove(0);
+        self.free.borrow_mut().stock(class).add(claimed);
+        drop(claiming);
+        Ok(own)
+    }
+
+    /// Takes a block from the stock. `None`: the stock is empty.
+    async fn take_from_stock(&self, class: SizeClass) -> Result<Option<Claimed>, TableError> {
         loop {
-            let now = self.pipeline.now();
-            let too_old = {
-                let mut free = self.free.borrow_mut();
-                let known = free.class(class);
-                match known.ready.pop_front() {
-                    Some(claimed) if now < claimed.until => return Ok(claimed),
-                    Some(claimed) => Some(claimed),
-                    None if !known.claiming => {
-                        known.claiming = true;
-                        break;
-                    }
-                    None => None,
-                }
-            };
-            match too_old {
-                Some(claimed) => self.give_back(claimed).await?,
-                None => self.pipeline.anything().await?,
+            let taken = self.free.borrow_mut().stock(class).take(self.pipeline.now());
+            match taken {
+                Some(Taken::Claimed(claimed)) => return Ok(Some(claimed)),
+                Some(Taken::TooOld(claimed)) => self.give_back(claimed).await?,
+                None => return Ok(None),
             }
         }
-        let done = AtEnd::new(&self.pipeline, || self.free.borrow_mut().class(class).claiming = false);
-        let claimed = self.claim_some(class).await?;
-        drop(done);
+    }
+
+    /// Waits for the end of the claiming that is under way.
+    async fn end_of_claiming(&self, class: SizeClass) -> Result<(), TableError> {
+        std::future::poll_fn(|_| {
+            let mut free = self.free.borrow_mut();
+            let stock = free.stock(class);
+            if !stock.is_claiming() {
+                return Poll::Ready(Ok(()));
+            }
+            match self.pipeline.over() {
+                Some(error) => Poll::Ready(Err(error.into())),
+                None => {
+                    stock.wait(self.pipeline.present_task());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Whether the stock of a class is to be refilled now.
+    pub fn wants_refill(&self, class: SizeClass) -> bool {
+        self.free.borrow_mut().stock(class).wants_refill(self.pipeline.now())
+    }
+
+    /// Refills the stock of a class with blocks that this handle knows to be free. Makes one attempt, and no extent: an
+    /// operation that finds the stock empty does the rest, and learns why it fails.
+    pub async fn refill(&self, class: SizeClass) {
+        let Some(_claiming) = Claiming::begin(self, class) else { return };
+        let now = self.pipeline.now();
+        let wanted = {
+            let mut free = self.free.borrow_mut();
+            let (lease, most) = (self.options.lease, free.claimed_at_once_max());
+            let stock = free.stock(class);
+            let count = stock.refill(now, lease, most);
+            free.take_some(class, count, now)
+        };
+        let Ok(Tried { claimed, is_full, outdated }) = self.try_claims(wanted).await else { return };
         let mut free = self.free.borrow_mut();
-        let known = free.class(class);
-        known.ready.extend(claimed);
-        Ok(known.ready.pop_front().expect("at least one was claimed"))
+        free.stock(class).add(claimed);
+        if let Some(extent) = outdated {
+            free.class(class).forget_free(extent);
+        }
+        if is_full {
+            free.stock(class).note_no_room(self.pipeline.now().after(self.options.hold()));
+        }
     }
 
     async fn claim_some(&self, class: SizeClass) -> Result<Vec<Claimed>, TableError> {
@@ -117,7 +209,10 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         loop {
             let unread = {
                 let mut free = self.free.borrow_mut();
-                if let Some(some) = free.take_some(class, self.pipeline.now()) {
+                let most = free.claimed_at_once_max();
+                let count = free.stock(class).claimed_at_once(most);
+                let some = free.take_some(class, count, self.pipeline.now());
+                if !some.is_empty() {
                     return Ok(some);
                 }
                 free.class(class).next_extent()
@@ -243,6 +338,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
                 Err(error) if TableError::from(error).needs_room() => {
                     is_full = true;
                     self.leases.let_go(block_id.extent);
+                    self.spent.end_all();
                     failed = failed.or(self.free(block_id, Claim::of(version)).await.err());
                     continue;
                 }
@@ -284,7 +380,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Frees a block that was claimed and in which nothing was written.
     async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
         let (block_id, claim) = (claimed.block_id, claimed.claim());
-        self.pipeline.end(claimed.permission);
+        self.end_writing(claimed.permission);
         self.free(block_id, claim).await
     }
 
@@ -298,18 +394,31 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         Ok(())
     }
 
-    /// Gives back the blocks that are claimed and not used yet, and waits for that.
-    pub async fn give_back_ready(&self) -> Result<(), TableError> {
-        let ready = self.free.borrow_mut().take_ready();
-        let freed = ready.into_iter().map(|claimed| {
+    /// Gives the stocks back. Does not wait for the result.
+    pub(super) async fn give_back_stocks(&self) -> Result<(), TableError> {
+        let stocks = self.free.borrow_mut().take_stocks();
+        for claimed in stocks {
+            self.give_back(claimed).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the stocks back, and waits for that.
+    pub async fn settle_stocks(&self) -> Result<(), TableError> {
+        while self.free.borrow().is_claiming() {
+            self.pipeline.anything().await?;
+        }
+        let stocks = self.free.borrow_mut().take_stocks();
+        let freed = stocks.into_iter().map(|claimed| {
             let (block_id, claim) = (claimed.block_id, claimed.claim());
-            self.pipeline.end(claimed.permission);
+            self.end_writing(claimed.permission);
             let at = u64::from(block_id.block) * 8;
             async move { self.claims_of(block_id.extent).swap(at, claim.0, claim.freed().0).await }
         });
         for freed in join(freed).await {
             freed?;
         }
+        self.spent.end_all();
         Ok(())
     }
 

@@ -2,15 +2,11 @@
 
 use super::super::claimed::Claimed;
 use super::super::sizes::SizeClass;
+use super::stock::{CLAIMED_AT_ONCE, CLAIMED_AT_ONCE_MAX, Stock};
 use crate::table::words::{BlockId, Claim};
 use portcullis::Moment;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Number of blocks that are claimed at once if no more are wanted (Patronus §7.3.1).
-const CLAIMED_AT_ONCE: usize = 4;
-/// Largest number of blocks that are claimed at once, unless a handle has another one: the requests for their
-/// permissions share one message.
-const CLAIMED_AT_ONCE_MAX: usize = 32;
 /// Largest number of free blocks of a class that a client remembers. A client that frees and never claims would
 /// remember ever more.
 const FREE_KNOWN_MAX: usize = 1 << 16;
@@ -20,8 +16,7 @@ const LOOKED_AT_MAX: usize = 8;
 /// The blocks of one class, as far as a client knows them.
 #[derive(Debug, Default)]
 pub(super) struct Class {
-    /// Blocks that are claimed and not used yet.
-    pub ready: VecDeque<Claimed>,
+    pub stock: Stock,
     /// Blocks that were free when this client last read or wrote their claims.
     pub free: VecDeque<(BlockId, Claim)>,
     /// Free blocks that readers still held when this client claimed them, and the times until which they may be held:
@@ -31,18 +26,9 @@ pub(super) struct Class {
     pub extents: VecDeque<u32>,
     /// Number of extents that were looked at since one had free blocks.
     pub looked_at: usize,
-    /// Whether an operation of this pipeline is claiming.
-    pub claiming: bool,
-    /// Number of operations of this pipeline that want a block: the one that is claiming, and those that wait for it.
-    pub wanting: usize,
 }
 
 impl Class {
-    /// Number of blocks that are claimed at once now: as many as are wanted, up to `most`.
-    fn claimed_at_once(&self, most: usize) -> usize {
-        self.wanting.min(most).max(CLAIMED_AT_ONCE).min(self.free.len())
-    }
-
     /// Forgets which blocks of an extent were free.
     pub fn forget_free(&mut self, extent: u32) {
         self.free.retain(|(block_id, _)| block_id.extent != extent);
@@ -89,7 +75,7 @@ pub(super) struct FreeBlocks {
     /// Extents in which this client has freed blocks since it last searched them for unused ones.
     pub freed_in: BTreeSet<u32>,
     /// Largest number of blocks that are claimed at once. `None`: [`CLAIMED_AT_ONCE_MAX`].
-    pub claimed_at_once_max: Option<usize>,
+    claimed_at_once_max: Option<usize>,
 }
 
 impl FreeBlocks {
@@ -97,31 +83,41 @@ impl FreeBlocks {
         self.classes.entry(class).or_default()
     }
 
-    /// Takes a few blocks of a class that may be free, and at least one. `None`: no block is known to be free.
-    pub fn take_some(&mut self, class: SizeClass, now: Moment) -> Option<Vec<(BlockId, Claim)>> {
-        let most = self.claimed_at_once_max.unwrap_or(CLAIMED_AT_ONCE_MAX);
-        let known = self.class(class);
-        known.end_rests(now);
-        let count = known.claimed_at_once(most);
-        (count > 0).then(|| known.free.drain(..count).collect())
+    pub fn stock(&mut self, class: SizeClass) -> &mut Stock {
+        &mut self.class(class).stock
     }
 
-    /// Takes the blocks that are claimed and not used yet.
-    pub fn take_ready(&mut self) -> Vec<Claimed> {
-        self.classes.values_mut().flat_map(|class| class.ready.drain(..)).collect()
+    /// Sets the largest number of blocks of a class that are claimed at once and that its stock has.
+    pub fn claim_up_to(&mut self, blocks: usize) {
+        self.claimed_at_once_max = Some(blocks.max(CLAIMED_AT_ONCE));
+    }
+
+    /// Returns the largest number of blocks of a class that are claimed at once.
+    pub fn claimed_at_once_max(&self) -> usize {
+        self.claimed_at_once_max.unwrap_or(CLAIMED_AT_ONCE_MAX)
+    }
+
+    /// Takes up to `count` blocks of a class that may be free. Returns none if no block is known to be free.
+    pub fn take_some(&mut self, class: SizeClass, count: usize, now: Moment) -> Vec<(BlockId, Claim)> {
+        let known = self.class(class);
+        known.end_rests(now);
+        known.free.drain(..count.min(known.free.len())).collect()
+    }
+
+    /// Takes the stocks.
+    pub fn take_stocks(&mut self) -> Vec<Claimed> {
+        self.classes.values_mut().flat_map(|class| class.stock.take_all()).collect()
     }
 
     /// Takes the blocks of an extent that are not used yet, and those of all extents that were claimed too long ago to
     /// be used.
     pub fn take_idle(&mut self, extent: Option<u32>, now: Moment) -> Vec<Claimed> {
-        let idle = |claimed: &Claimed| claimed.until <= now || Some(claimed.block_id.extent) == extent;
-        let mut taken = Vec::new();
-        for class in self.classes.values_mut() {
-            let (of_use, rest): (Vec<_>, Vec<_>) = class.ready.drain(..).partition(|it| !idle(it));
-            class.ready.extend(of_use);
-            taken.extend(rest);
-        }
-        taken
+        self.classes.values_mut().flat_map(|class| class.stock.take_idle(extent, now)).collect()
+    }
+
+    /// Whether blocks of any class are being claimed.
+    pub fn is_claiming(&self) -> bool {
+        self.classes.values().any(|class| class.stock.is_claiming())
     }
 
     /// Adds an extent to those from which blocks of a class are claimed. Returns whether it is new.

@@ -13,6 +13,8 @@ mod known;
 mod making;
 mod records;
 mod retire;
+mod spent;
+mod stock;
 
 pub(in crate::table) use records::{ExtentRecord, RecordState};
 
@@ -27,14 +29,18 @@ use crate::table::{Grain, TableError, TableOptions};
 use free_blocks::FreeBlocks;
 use in_extent::InExtent;
 use known::Known;
-use portcullis::{Clock, Error, ObjectRef, Refusal, VerbsEndpoint};
+use portcullis::{BarePermission, Clock, Error, Lifetime, ObjectRef, Refusal, VerbsEndpoint};
 use records::Records;
 use retire::Returns;
+use spent::Spent;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Number of extents at the end of the list that may not be kept yet, and are read again.
 const UNKNOWN_MAX: u32 = 16;
+
+/// A permission to write a block waits for one in this many parts of a shared permission's life to be ended with others.
+const ENDED_AFTER: u64 = 16;
 
 /// The extents of a table.
 pub(in crate::table) struct Extents<E: VerbsEndpoint, C: Clock> {
@@ -46,6 +52,7 @@ pub(in crate::table) struct Extents<E: VerbsEndpoint, C: Clock> {
     known: RefCell<Known>,
     free: RefCell<FreeBlocks>,
     returns: Returns,
+    spent: Spent<E, C>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
@@ -64,6 +71,16 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
             known: RefCell::default(),
             free: RefCell::default(),
             returns: Returns::default(),
+            spent: Spent::new(pipeline, Lifetime(options.hold().0 / ENDED_AFTER)),
+        }
+    }
+
+    /// Ends a permission to write a block that is in a slot or was freed.
+    pub fn end_writing(&self, permission: Rc<BarePermission>) {
+        match self.options.grain {
+            // Readers of the block wait for the end.
+            Grain::Block => self.pipeline.end(permission),
+            Grain::Extent => self.spent.end(permission),
         }
     }
 

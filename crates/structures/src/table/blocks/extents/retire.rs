@@ -53,7 +53,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// blocks, and now and then among all. Returns whether there were any.
     pub async fn give_back_unused(&self) -> Result<bool, TableError> {
         let now = self.pipeline.now();
-        self.give_back_idle(None).await?;
+        self.give_back_stocks().await?;
         let candidates = std::mem::take(&mut self.free.borrow_mut().freed_in);
         if self.give_back_unused_of(candidates).await? {
             return Ok(true);
@@ -88,6 +88,8 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Gives an extent back to the node, if none of its blocks is claimed. Returns whether it did.
     pub async fn retire(&self, number: u32) -> Result<bool, TableError> {
         let until = self.options.claimed_until(self.pipeline.now());
+        // The node frees the extent's memory when the last permission over it has ended.
+        self.spent.end_all();
         let record = self.records.read(number).await?;
         let Some((object, shape)) = record.kept(number) else { return Ok(false) };
         self.know(number, object, shape);
