@@ -131,6 +131,8 @@ pub enum Mistake {
     OldBlockNotFreed,
     /// A handle's change of a key does not wait for the one before.
     TurnNotAwaited,
+    /// A change of a key counts although the key's slot had changed.
+    LostRaceCounts,
     /// An extent is given back although clients have claimed blocks of it.
     ClaimedNotCompared,
     /// If another extent had the same number before, the versions of an extent's blocks begin again.
@@ -257,7 +259,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// Mistakes of the structures that show if one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 17] = [
+    pub const OF_STEPS: [Self; 18] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -266,6 +268,7 @@ impl Mistake {
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
         Self::TurnNotAwaited,
+        Self::LostRaceCounts,
         Self::ClaimedNotCompared,
         Self::VersionsBeginAgain,
         Self::PiecesNotSpared,

@@ -65,6 +65,7 @@ faults! {
         by trials::a_reader_is_late_while_its_extent_goes() => ["is lost", "never the key's"];
     old_block_not_freed: OldBlockNotFreed by trials::many_updates_leak_nothing() => ["leaked"];
     turn_not_awaited: TurnNotAwaited by trials::changes_of_one_key_are_made_in_their_order() => ["out of order"];
+    lost_race_counts: LostRaceCounts by trials::a_remembered_slot_is_a_guess() => ["is lost"];
     segment_left_behind: SegmentLeftBehind by queue_trials::at_each_step(
         queue_trials::FULL,
         queue_trials::Deed::Push,

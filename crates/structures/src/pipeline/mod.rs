@@ -25,7 +25,7 @@ mod work;
 pub use awaited::{Awaited, Yield};
 pub(crate) use beside::Beside;
 pub(crate) use bytes::{ZEROS, word_of};
-pub(crate) use together::{all, join};
+pub(crate) use together::{all, both, join};
 pub use turns::Turns;
 pub use work::Work;
 

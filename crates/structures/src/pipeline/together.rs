@@ -1,6 +1,7 @@
 //! Several requests or operations at once, as one.
 
 use portcullis::Error;
+use std::pin::Pin;
 use std::task::Poll;
 
 /// Waits for several requests. All of them are made at once. The results are in the requests' order.
@@ -13,6 +14,29 @@ pub(crate) async fn all<T>(
         results.push(request.await?);
     }
     Ok(results)
+}
+
+/// Carries two operations out at once, as one.
+pub(crate) async fn both<F: Future, G: Future>(
+    mut first: Pin<&mut F>,
+    mut second: Pin<&mut G>,
+) -> (F::Output, G::Output) {
+    let (mut of_first, mut of_second) = (None, None);
+    std::future::poll_fn(|context| {
+        if of_first.is_none()
+            && let Poll::Ready(done) = first.as_mut().poll(context)
+        {
+            of_first = Some(done);
+        }
+        if of_second.is_none()
+            && let Poll::Ready(done) = second.as_mut().poll(context)
+        {
+            of_second = Some(done);
+        }
+        if of_first.is_some() && of_second.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    (of_first.expect("it has ended"), of_second.expect("it has ended"))
 }
 
 /// Carries several operations out at once, as one. The results are in the operations' order.

@@ -2,16 +2,18 @@
 //!
 //! Two operations of one handle that change one key at the same time would race with each other: one of them loses, and
 //! has to begin again. So they take turns, in the order in which they began. An operation that has stored a value leaves
-//! the slot and the value to the next one, which so needs one COMPARE_AND_SWAP, and no look at the table.
+//! the slot and the value to the next one, which so needs one COMPARE_AND_SWAP, and no look at the table. If there is no
+//! next one yet, the handle remembers the slot for a lease ([`SlotCache`]).
 //!
 //! Turns are a matter of speed and never of safety: other handles change the same key at any time, and only the
 //! COMPARE_AND_SWAP decides.
 
 use super::find::Found;
 use super::index::KeyHash;
+use super::slot_cache::{SlotCache, StoredIn};
 use crate::Pipeline;
 use crate::pipeline::Task;
-use portcullis::{Clock, Error, VerbsEndpoint};
+use portcullis::{Clock, Error, Lifetime, VerbsEndpoint};
 use portcullis_planted::planted;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -44,13 +46,22 @@ struct Line {
 /// The changes that the operations of a handle have under way.
 pub(super) struct Changes<E: VerbsEndpoint, C: Clock> {
     pipeline: Rc<Pipeline<E, C>>,
+    lease: Lifetime,
     lines: RefCell<HashMap<Rc<[u8]>, Line>>,
+    slots: RefCell<SlotCache>,
     begun: Cell<u64>,
 }
 
 impl<E: VerbsEndpoint, C: Clock> Changes<E, C> {
-    pub fn new(pipeline: &Rc<Pipeline<E, C>>) -> Self {
-        Self { pipeline: Rc::clone(pipeline), lines: RefCell::default(), begun: Cell::default() }
+    /// `lease`: the lease of the table.
+    pub fn new(pipeline: &Rc<Pipeline<E, C>>, lease: Lifetime) -> Self {
+        Self {
+            pipeline: Rc::clone(pipeline),
+            lease,
+            lines: RefCell::default(),
+            slots: RefCell::default(),
+            begun: Cell::default(),
+        }
     }
 
     /// Begins a change of a key, behind all that have begun before.
@@ -135,6 +146,19 @@ impl<E: VerbsEndpoint, C: Clock> Change<'_, E, C> {
             }
         })
         .await
+    }
+
+    /// Takes the slot in which this handle has last stored the key, if that is not long ago. The bytes of the value are
+    /// left out. As after [`Change::turn`], only a COMPARE_AND_SWAP shows that the slot has not changed since.
+    pub fn take_remembered(&self) -> Option<Found> {
+        let now = self.changes.pipeline.now();
+        self.changes.slots.borrow_mut().take(&self.key, now, self.changes.lease)
+    }
+
+    /// Remembers the slot in which this change has stored the key.
+    pub fn remember(&self, stored: StoredIn) {
+        let now = self.changes.pipeline.now();
+        self.changes.slots.borrow_mut().remember(&self.key, stored, now);
     }
 
     /// Leaves the key to the next change as this one has stored it, if there is a next one.

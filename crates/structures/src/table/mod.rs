@@ -45,7 +45,8 @@
 //! - `blocks`: the blocks, in extents or in chunks, and the values in them. It uses `leases` and `head`, and never
 //!   `index`: to a block, a slot is a name.
 //! - `splits`: the splits of subtables. It uses `index`, and asks `blocks` for the keys of the slots that it moves.
-//! - `changes`: the turns of the handle's operations that change one key. It has what they found, and looks for nothing.
+//! - `changes`: the turns of the handle's operations that change one key, and the slots that they have left
+//!   (`slot_cache`). It looks for nothing.
 //!
 //! [`Table`] ties them together. Its operations are in the other modules: `find` (get), `store` (insert, update, remove),
 //! `scan`, `expiry`, `statistics`, `sweep`, `vacate`, `end`.
@@ -61,6 +62,7 @@ mod index;
 mod leases;
 mod scan;
 mod shape;
+mod slot_cache;
 mod splits;
 mod statistics;
 mod store;
@@ -266,7 +268,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             index,
             blocks,
             splits,
-            changes: Changes::new(pipeline),
+            changes: Changes::new(pipeline, options.lease),
             value_bytes_max,
         }
     }

@@ -5,10 +5,13 @@ use super::changes::Change;
 use super::find::{Attempt, Attempts, Found, Retry};
 use super::index::{Bucket, KeyHash, SlotAt, View};
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
+use super::slot_cache::StoredIn;
 use super::words::Slot;
 use super::{Table, TableError};
+use crate::pipeline::both;
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
+use std::pin::{Pin, pin};
 
 /// The condition on which a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,14 +196,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         condition: Condition<'_>,
         claimed: &mut Option<Claimed>,
     ) -> Result<Option<Found>, TableError> {
-        if matches!(condition, Condition::Always | Condition::Present)
+        let compares_no_value = matches!(condition, Condition::Always | Condition::Present);
+        if compares_no_value
             && change.may_write_ahead().await?
             // If this fails, the attempt in the change's turn says why.
             && self.write_once(content, claimed).await.is_ok()
         {
             change.note_written();
         }
-        Ok(change.turn().await?)
+        let left = change.turn().await?;
+        Ok(if compares_no_value { left.or_else(|| change.take_remembered()) } else { left })
     }
 
     /// Makes one attempt. `Ok(Err(…))`: other clients have changed the slots meanwhile. `left` is the key as the change
@@ -214,7 +219,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         claimed: &mut Option<Claimed>,
     ) -> Attempt<Stored> {
         let (mut view, is_left) = (View::default(), left.is_some());
-        let found = match self.found_or_left(&mut view, content.key, change.hash(), left).await? {
+        let found = {
+            // Pinned here, the future is not moved: it has some buckets.
+            let finding = pin!(self.found_or_left(&mut view, content.key, change.hash(), left));
+            match condition {
+                // The block is needed whatever is found, so it is written meanwhile.
+                Condition::Always => self.found_and_written(finding, content, claimed).await,
+                _ => finding.await,
+            }
+        };
+        let found = match found? {
             Ok(found) => found,
             Err(retry) => return Ok(Err(retry)),
         };
@@ -267,6 +281,23 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.find_in(view, key, hash).await
     }
 
+    /// Finds the key, and writes the content to a claimed block at the same time.
+    async fn found_and_written(
+        &self,
+        finding: Pin<&mut impl Future<Output = Attempt<Option<Found>>>>,
+        content: &block::Content<'_>,
+        claimed: &mut Option<Claimed>,
+    ) -> Attempt<Option<Found>> {
+        let (found, written) = both(finding, pin!(self.write_once(content, claimed))).await;
+        if found.is_err()
+            && let Some(unused) = claimed.take()
+        {
+            // The block is in no slot. If this fails, a sweep finds it.
+            let _ = self.blocks.give_back(unused).await;
+        }
+        written.and(found)
+    }
+
     /// Writes the content to a claimed block, unless that is done already.
     async fn write_once(
         &self,
@@ -300,7 +331,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         let block = claimed.as_ref().expect("it was written just now");
         let new = block.slot(change.hash().fingerprint);
-        if self.index.swap(found.at, found.slot, new, block.until).await? != Some(found.slot) {
+        let before = self.index.swap(found.at, found.slot, new, block.until).await?;
+        if before != Some(found.slot) && !planted!(LostRaceCounts) {
             return Ok(false);
         }
         leave(change, found.at, block, content);
@@ -486,7 +518,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 }
 
-/// Leaves a key to the next change of this handle as it was just stored. A value in pieces is not left: the next change
+/// Leaves a key to the next change of this handle as it was just stored, and remembers its slot. A value in pieces is not left: the next change
 /// reads the names of the pieces.
 fn leave<E: VerbsEndpoint, C: Clock>(
     change: &mut Change<'_, E, C>,
@@ -495,10 +527,12 @@ fn leave<E: VerbsEndpoint, C: Clock>(
     content: &block::Content<'_>,
 ) {
     if block.pieces.is_empty() {
-        let slot = block.slot(change.hash().fingerprint);
+        let (slot, renewals, expires) =
+            (block.slot(change.hash().fingerprint), block.renewals, content.expires);
+        change.remember(StoredIn { at, slot, renewals, expires });
         change.leave(|| {
-            let value = Value { pieces: Vec::new(), rest: content.value.to_vec(), renewals: block.renewals };
-            Found { at, slot, value, expires: content.expires }
+            let value = Value { pieces: Vec::new(), rest: content.value.to_vec(), renewals };
+            Found { at, slot, value, expires }
         });
     }
 }

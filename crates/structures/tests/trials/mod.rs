@@ -270,6 +270,38 @@ pub fn changes_of_one_key_are_made_in_their_order() {
     user.pipeline.run(16, in_turns, |()| {});
 }
 
+/// Checks that a change counts on no slot in which its handle has once stored the key: other clients change keys too.
+pub fn a_remembered_slot_is_a_guess() {
+    let node = node(Mechanism::MemoryWindow);
+    let (user, _) = table_of(&node, "red", Grain::Extent, 1);
+    let other = User::open(&node, "red", user.table.head(), Access::Write);
+    let key = key(0);
+    let is_kept = |value: &[u8]| {
+        assert_eq!(other.get(&key).as_deref(), Some(value), "a value is lost");
+        assert_eq!(user.get(&key).as_deref(), Some(value), "a value is lost");
+    };
+    for round in 0..50u32 {
+        let [first, second, third] = [0, 1, 2].map(|part| (round * 3 + part).to_le_bytes());
+        assert_eq!(user.run(user.table.upsert(&key, &first)), Stored::Replaced);
+        is_kept(&first);
+        assert!(other.run(other.table.update(&key, &second)));
+        is_kept(&second);
+        assert!(user.run(user.table.update(&key, &third)), "a value is lost");
+        is_kept(&third);
+        assert!(other.run(other.table.remove(&key)));
+        assert!(!user.run(user.table.update(&key, &first)), "a removal is lost");
+        assert_eq!(user.run(user.table.upsert(&key, &first)), Stored::Inserted, "a removal is lost");
+        is_kept(&first);
+    }
+    // The keys move when the table grows.
+    for number in 1..600u32 {
+        assert_eq!(other.run(other.table.upsert(&self::key(number), b"grows")), Stored::Inserted);
+        let value = number.to_le_bytes();
+        assert_eq!(user.run(user.table.upsert(&key, &value)), Stored::Replaced);
+        assert_eq!(other.get(&key).as_deref(), Some(&value[..]), "a value is lost");
+    }
+}
+
 /// Checks that a client that changes one key after another sends few messages: its blocks come from its stock.
 pub fn a_write_takes_no_message_of_its_own() {
     const CHANGES: u32 = 1_000;
