@@ -9,6 +9,7 @@ const THREADS_MAX: u32 = 64;
 /// The most copy units that a node takes by itself: one thread hands pieces to all of them.
 const COPY_UNITS_BY_ITSELF_MAX: u32 = 8;
 /// The most lanes that a node takes by itself.
+#[cfg(any(feature = "udp", test))]
 const LANES_BY_ITSELF_MAX: u32 = 4;
 
 /// The number of a node's threads of one kind, beside the node's own thread.
@@ -35,6 +36,7 @@ impl ThreadCount {
     }
 
     /// Returns the number of lanes on this many processors to spare.
+    #[cfg(any(feature = "udp", test))]
     pub(crate) fn lanes_on(self, spare: u32) -> u32 {
         self.on(spare, 4, LANES_BY_ITSELF_MAX)
     }
