@@ -116,7 +116,7 @@ fn a_client_that_others_have_overtaken_finds_a_free_block_at_once() {
         assert!(other.run(other.table.insert(&number.to_le_bytes(), &value)));
     }
     for number in 0..8u32 {
-        user.pipeline.halt_after(Some(100));
+        user.pipeline.halt_after(Some(160));
         let key = [&b"later"[..], &number.to_le_bytes()].concat();
         let mut insert = pin!(user.table.insert(&key, &value));
         assert_eq!(user.pipeline.drive(insert.as_mut()), Some(Ok(true)), "it tries one after another");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Maximum number of blocks that are claimed at once if as many clients store something.
-const CLAIMED_AT_ONCE_MAX: usize = 32;
+const CLAIMED_AT_ONCE_MAX: usize = 64;
 
 /// A handle on the table, and the pipeline that carries its operations out.
 #[derive(Debug)]

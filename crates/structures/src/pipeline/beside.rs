@@ -1,6 +1,7 @@
 //! Work beside the operations of a pipeline: futures that no operation waits for, such as the refill of a stock.
 //!
-//! The pipeline polls such a future whenever it goes on with operations, and never waits for its end.
+//! The pipeline polls such a future while it carries operations on, and never waits for its end. Between two calls of
+//! the pipeline nothing polls it, for any time.
 
 use super::{Pipeline, Task};
 use portcullis::{Clock, VerbsEndpoint};

@@ -47,6 +47,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
                     Err(error) => return Err(error.into()),
                 }
             }
+            self.blocks.extents().end_stocks();
             self.head.free_object(self.head.object()).await
         };
         self.pipeline.limited(("the end of a table", Effect::Perhaps), operation).await

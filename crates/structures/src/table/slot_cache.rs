@@ -14,6 +14,8 @@ use std::rc::Rc;
 
 /// Number of keys after which the cache begins a new generation. It has two, and so up to twice as many keys.
 const GENERATION: usize = 1 << 13;
+/// Number of bytes of the longest key that is remembered: the cache has a few MiB at most.
+const KEY_BYTES: usize = 256;
 
 /// A slot with a key that this handle has stored, and the rest of what a change needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,9 @@ pub(super) struct SlotCache {
 impl SlotCache {
     /// Remembers the slot in which a key was stored just now.
     pub fn remember(&mut self, key: &Rc<[u8]>, stored: StoredIn, now: Moment) {
+        if key.len() > KEY_BYTES {
+            return;
+        }
         if self.recent.len() >= GENERATION && !self.recent.contains_key(key) {
             self.earlier = std::mem::take(&mut self.recent);
         }

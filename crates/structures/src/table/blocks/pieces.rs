@@ -1,8 +1,8 @@
 //! Values in several blocks.
 //!
 //! A value that is too long for one block has pieces, and a first block that has their names. The pieces are claimed
-//! and written, and their permissions ended, before the first block is written, and only the first block gets into a
-//! slot. So a reader finds all of a value or nothing of it.
+//! and written before the first block is written, and only the first block gets into a slot. So a reader finds all of a
+//! value or nothing of it.
 //!
 //! While a value is written, its client renews the claim of the first block repeatedly. A sweep spares the pieces of a
 //! first block that is in a slot, or whose claim is renewed. No client renews the claims that a dead client leaves, so
@@ -189,9 +189,10 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         let (object, shape) = self.extents.find(first.block_id.extent).await?;
         let ask = self.extents.ask_to_write(object, &shape, first.block_id);
         // If a block may have only one holder, the holder is this client, until its permission ends.
+        self.extents.end_writing(Rc::clone(&first.permission));
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
-        self.extents.end_writing(std::mem::replace(&mut first.permission, permission));
+        first.permission = permission;
         self.renew(first).await
     }
 

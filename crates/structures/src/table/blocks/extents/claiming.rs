@@ -62,11 +62,11 @@ impl<E: VerbsEndpoint, C: Clock> Drop for Claiming<'_, E, C> {
     fn drop(&mut self) {
         let waiting = self.extents.free.borrow_mut().stock(self.class).end_claiming();
         waiting.into_iter().for_each(|task| self.extents.pipeline.wake(task));
-        self.extents.pipeline.wake_waiting();
     }
 }
 
 /// The result of trying to claim some blocks.
+#[derive(Default)]
 struct Tried {
     claimed: Vec<Claimed>,
     /// Whether there was no room for a permission to write a block.
@@ -143,7 +143,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
 
     /// Whether the stock of a class is to be refilled now.
     pub fn wants_refill(&self, class: SizeClass) -> bool {
-        self.free.borrow_mut().stock(class).wants_refill(self.pipeline.now())
+        self.free.borrow_mut().wants_refill(class, self.pipeline.now())
     }
 
     /// Refills the stock of a class with blocks that this handle knows to be free. Makes one attempt, and no extent: an
@@ -153,20 +153,28 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         let now = self.pipeline.now();
         let wanted = {
             let mut free = self.free.borrow_mut();
-            let (lease, most) = (self.options.lease, free.claimed_at_once_max());
-            let stock = free.stock(class);
-            let count = stock.refill(now, lease, most);
+            let most = free.stocked_max(class);
+            let count = free.stock(class).refill(now, self.options.lease, most);
             free.take_some(class, count, now)
         };
-        let Ok(Tried { claimed, is_full, outdated }) = self.try_claims(wanted).await else { return };
+        let extents: BTreeSet<u32> = wanted.iter().map(|(block_id, _)| block_id.extent).collect();
+        let tried = if wanted.is_empty() { Ok(Tried::default()) } else { self.try_claims(wanted).await };
+        if tried.as_ref().is_err_and(TableError::is_gone) {
+            extents.into_iter().for_each(|extent| self.forget(extent));
+        }
+        let Tried { claimed, is_full, outdated } = tried.unwrap_or_default();
         let mut free = self.free.borrow_mut();
-        free.stock(class).add(claimed);
-        if let Some(extent) = outdated {
+        if let Some(extent) = outdated.filter(|_| claimed.is_empty()) {
             free.class(class).forget_free(extent);
         }
+        let from = self.pipeline.now().after(self.options.hold());
+        let stock = free.stock(class);
         if is_full {
-            free.stock(class).note_no_room(self.pipeline.now().after(self.options.hold()));
+            stock.note_no_room(from);
+        } else if claimed.is_empty() {
+            stock.note_failed(from);
         }
+        stock.add(claimed);
     }
 
     async fn claim_some(&self, class: SizeClass) -> Result<Vec<Claimed>, TableError> {
@@ -209,7 +217,7 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         loop {
             let unread = {
                 let mut free = self.free.borrow_mut();
-                let most = free.claimed_at_once_max();
+                let most = (free.claimed_at_once_max(), free.stocked_max(class));
                 let count = free.stock(class).claimed_at_once(most);
                 let some = free.take_some(class, count, self.pipeline.now());
                 if !some.is_empty() {
@@ -291,6 +299,8 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
 
     /// Claims the wanted blocks that are still free, and acquires a permission to write each.
     async fn try_claims(&self, wanted: Vec<(BlockId, Claim)>) -> Result<Tried, TableError> {
+        // A claim is as old as the first swap may be: this task may stand still at any step.
+        let now = self.pipeline.now();
         let mut swaps = Vec::new();
         for (block_id, free) in wanted {
             let permission = self.claims_of(block_id.extent).permission().await?;
@@ -303,7 +313,6 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
                 self.pipeline.compare_and_swap(&permission, at, free.0, taken.0),
             ));
         }
-        let now = self.pipeline.now();
         let mut taken = Vec::new();
         let (mut outdated, mut failed) = (None, None);
         // All swaps are awaited, also after one that fails. A swap that was posted and that no task awaits would still
@@ -403,10 +412,15 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         Ok(())
     }
 
-    /// Gives the stocks back, and waits for that.
+    /// Gives the stocks back for good, and waits for that.
     pub async fn settle_stocks(&self) -> Result<(), TableError> {
-        while self.free.borrow().is_claiming() {
-            self.pipeline.anything().await?;
+        self.free.borrow_mut().end_refills();
+        loop {
+            let claiming = self.free.borrow().claiming();
+            match claiming {
+                Some(class) => self.end_of_claiming(class).await?,
+                None => break,
+            }
         }
         let stocks = self.free.borrow_mut().take_stocks();
         let freed = stocks.into_iter().map(|claimed| {
@@ -420,6 +434,14 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         }
         self.spent.end_all();
         Ok(())
+    }
+
+    /// Ends the permissions of the stocks for good, and those that have served: the table's memory goes.
+    pub fn end_stocks(&self) {
+        self.free.borrow_mut().end_refills();
+        let stocks = self.free.borrow_mut().take_stocks();
+        stocks.into_iter().for_each(|claimed| self.spent.end(claimed.permission));
+        self.spent.end_all();
     }
 
     /// Frees a block whose slot this client has just changed. Does not wait for the result.

@@ -7,6 +7,9 @@ use crate::table::words::{BlockId, Claim};
 use portcullis::Moment;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Largest number of bytes of a stock, unless it has [`CLAIMED_AT_ONCE`] blocks only. Large blocks are few in an extent, and
+/// an extent with a claimed block cannot go back.
+const STOCK_BYTES_MAX: u64 = 64 << 10;
 /// Largest number of free blocks of a class that a client remembers. A client that frees and never claims would
 /// remember ever more.
 const FREE_KNOWN_MAX: usize = 1 << 16;
@@ -76,6 +79,8 @@ pub(super) struct FreeBlocks {
     pub freed_in: BTreeSet<u32>,
     /// Largest number of blocks that are claimed at once. `None`: [`CLAIMED_AT_ONCE_MAX`].
     claimed_at_once_max: Option<usize>,
+    /// Whether stocks are refilled no more.
+    refills_ended: bool,
 }
 
 impl FreeBlocks {
@@ -115,9 +120,25 @@ impl FreeBlocks {
         self.classes.values_mut().flat_map(|class| class.stock.take_idle(extent, now)).collect()
     }
 
-    /// Whether blocks of any class are being claimed.
-    pub fn is_claiming(&self) -> bool {
-        self.classes.values().any(|class| class.stock.is_claiming())
+    /// Returns a class of which blocks are being claimed, if there is one.
+    pub fn claiming(&self) -> Option<SizeClass> {
+        self.classes.iter().find(|(_, class)| class.stock.is_claiming()).map(|(class, _)| *class)
+    }
+
+    /// Returns the largest number of blocks that the stock of a class has.
+    pub fn stocked_max(&self, class: SizeClass) -> usize {
+        let by_bytes = usize::try_from(STOCK_BYTES_MAX / class.bytes()).unwrap_or(usize::MAX);
+        self.claimed_at_once_max().min(by_bytes).max(CLAIMED_AT_ONCE)
+    }
+
+    /// Whether the stock of a class is to be refilled now.
+    pub fn wants_refill(&mut self, class: SizeClass, now: Moment) -> bool {
+        !self.refills_ended && self.stock(class).wants_refill(now)
+    }
+
+    /// Makes the stocks end: they are refilled no more.
+    pub fn end_refills(&mut self) {
+        self.refills_ended = true;
     }
 
     /// Adds an extent to those from which blocks of a class are claimed. Returns whether it is new.

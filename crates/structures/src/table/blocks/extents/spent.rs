@@ -65,3 +65,9 @@ impl<E: VerbsEndpoint, C: Clock> Spent<E, C> {
         self.list.end_all();
     }
 }
+
+impl<E: VerbsEndpoint, C: Clock> Drop for Spent<E, C> {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 /// Number of blocks that are claimed at once if no more are wanted (Patronus §7.3.1), and of those in a small stock.
 pub(super) const CLAIMED_AT_ONCE: usize = 4;
 /// Largest number of blocks that are claimed at once and that a stock has, unless a handle has another one: the requests
-/// for their permissions share one message.
-pub(super) const CLAIMED_AT_ONCE_MAX: usize = 32;
+/// for their permissions share a few messages.
+pub(super) const CLAIMED_AT_ONCE_MAX: usize = 64;
 
 /// A block from the stock.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Stock {
     target: usize,
     /// Time at which the stock was last refilled.
     refilled: Moment,
-    /// Time from which the stock is refilled again, after there was no room for its permissions.
+    /// Time from which the stock is refilled again, after a refill has failed.
     refill_from: Moment,
     /// Whether an operation or a refill is claiming.
     claiming: bool,
@@ -103,9 +103,10 @@ impl Stock {
         self.ready.extend(claimed);
     }
 
-    /// Returns the number of blocks that an operation claims at once now, for itself and for others: up to `most`.
-    pub fn claimed_at_once(&self, most: usize) -> usize {
-        self.wanting.max(self.target).min(most)
+    /// Returns the number of blocks that an operation claims at once now, for itself and for others: up to `most`, and for
+    /// the stock up to `stocked`.
+    pub fn claimed_at_once(&self, (most, stocked): (usize, usize)) -> usize {
+        self.wanting.max(self.target.min(stocked)).min(most)
     }
 
     /// Whether the stock is to be refilled now: half of it is used up.
@@ -113,14 +114,19 @@ impl Stock {
         !self.claiming && self.ready.len() * 2 <= self.target && now >= self.refill_from
     }
 
-    /// Notes that the stock is refilled, and returns the number of blocks that it wants. If the refill before is less
+    /// Notes that the stock is refilled, and returns the number of blocks that it and operations want. If the refill before is less
     /// than a quarter of a lease ago, the stock becomes larger, up to `most` blocks.
     pub fn refill(&mut self, now: Moment, lease: Lifetime, most: usize) -> usize {
         if now.since(self.refilled).0 < lease.0 / 4 {
             self.target = (self.target * 2).min(most);
         }
         self.refilled = now;
-        self.target.saturating_sub(self.ready.len())
+        (self.target + self.wanting).saturating_sub(self.ready.len()).min(most)
+    }
+
+    /// Notes that a refill has brought no block. The stock is not refilled until `from`.
+    pub fn note_failed(&mut self, from: Moment) {
+        self.refill_from = from;
     }
 
     /// Notes that there was no room for the permissions of a refill. The stock is small then, and is not refilled until
@@ -176,8 +182,8 @@ mod tests {
     fn as_many_blocks_are_claimed_at_once_as_operations_want() {
         let mut stock = Stock::default();
         (0..9).for_each(|_| stock.begin_wanting());
-        assert_eq!((stock.claimed_at_once(32), stock.claimed_at_once(6)), (9, 6));
+        assert_eq!((stock.claimed_at_once((32, 32)), stock.claimed_at_once((6, 6))), (9, 6));
         (0..8).for_each(|_| stock.end_wanting());
-        assert_eq!(stock.claimed_at_once(32), CLAIMED_AT_ONCE);
+        assert_eq!(stock.claimed_at_once((32, 4)), CLAIMED_AT_ONCE);
     }
 }
