@@ -131,6 +131,8 @@ pub enum Mistake {
     OldBlockNotFreed,
     /// A handle's change of a key does not wait for the one before.
     TurnNotAwaited,
+    /// A change that shares the turn of another one ends before that one has stored its value.
+    TurnSharedTooEarly,
     /// A change of a key counts although the key's slot had changed.
     LostRaceCounts,
     /// An extent is given back although clients have claimed blocks of it.
@@ -259,7 +261,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// Mistakes of the structures that show if one user ends at some step. The tests of the structures find them.
-    pub const OF_STEPS: [Self; 18] = [
+    pub const OF_STEPS: [Self; 19] = [
         Self::VersionNotCompared,
         Self::HeaderBeforeCopy,
         Self::BucketUsedTooEarly,
@@ -268,6 +270,7 @@ impl Mistake {
         Self::LateClaimUsed,
         Self::OldBlockNotFreed,
         Self::TurnNotAwaited,
+        Self::TurnSharedTooEarly,
         Self::LostRaceCounts,
         Self::ClaimedNotCompared,
         Self::VersionsBeginAgain,

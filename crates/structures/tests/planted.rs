@@ -50,7 +50,8 @@ faults! {
         by at_each_step_of_a_split(Grain::Extent, End::Killed) => ["keys are lost", "Damaged"];
     bucket_used_too_early: BucketUsedTooEarly
         by at_each_step_of_a_split(Grain::Extent, End::Slow) => ["keys are lost"];
-    slots_not_frozen: SlotsNotFrozen by at_each_step_of_a_split(Grain::Extent, End::Slow) => ["keys are lost"];
+    slots_not_frozen: SlotsNotFrozen by at_each_step_of_a_split(Grain::Extent, End::Slow)
+        => ["keys are lost", "blocks are leaked or lost"];
     split_not_taken_over: SplitNotTakenOver
         by at_each_step_of_a_split(Grain::Extent, End::Killed) => ["TimedOut"];
     late_claim_used: LateClaimUsed
@@ -65,6 +66,7 @@ faults! {
         by trials::a_reader_is_late_while_its_extent_goes() => ["is lost", "never the key's"];
     old_block_not_freed: OldBlockNotFreed by trials::many_updates_leak_nothing() => ["leaked"];
     turn_not_awaited: TurnNotAwaited by trials::changes_of_one_key_are_made_in_their_order() => ["out of order"];
+    turn_shared_too_early: TurnSharedTooEarly by trials::changes_that_share_a_turn_are_stored() => ["is lost"];
     lost_race_counts: LostRaceCounts by trials::a_remembered_slot_is_a_guess() => ["is lost"];
     segment_left_behind: SegmentLeftBehind by queue_trials::at_each_step(
         queue_trials::FULL,

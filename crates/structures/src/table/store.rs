@@ -1,13 +1,13 @@
 //! Changes of a key: insert, update, upsert, compare and set, remove.
 
 use super::blocks::{Claimed, Named, Value, block};
-use super::changes::Change;
+use super::changes::{Change, Shared, Turn};
 use super::find::{Attempt, Attempts, Found, Retry};
 use super::index::{Bucket, KeyHash, SlotAt, View};
 use super::shape::{KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions};
 use super::slot_cache::StoredIn;
 use super::words::Slot;
-use super::{Table, TableError};
+use super::{Grain, Table, TableError};
 use crate::pipeline::both;
 use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
@@ -80,8 +80,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// From now on this handle claims up to `blocks` blocks at once if as many of its operations want one, and at least
-    /// four (Patronus §7.3.1). Without this call it claims up to 32. Each block comes with a permission, of which a tenant
-    /// has a limited number.
+    /// four (Patronus §7.3.1). It has as many in its stock for each size, if it uses them up within half a lease. Without
+    /// this call it claims up to 64. Each block comes with a permission, of which a tenant has a limited number.
     pub fn claim_up_to(&self, blocks: usize) {
         self.blocks.extents().claim_up_to(blocks);
     }
@@ -155,19 +155,30 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
         let hash = self.index.hash_of(key);
-        let mut change = self.changes.begin(key, hash);
+        let shared = match condition {
+            Condition::Always => Some(Shared::Always),
+            Condition::Present => Some(Shared::Present),
+            Condition::Absent | Condition::Equals(_) => None,
+        };
+        let mut change = self.changes.begin(key, hash, shared);
         let expires = match live {
             Some(time) => Some(self.head.node_time().await?.after(time)),
             None => None,
         };
         let content = block::Content { key, value, expires, pieces: &[], renewals: 0 };
+        let mut left = match change.turn().await? {
+            Turn::Own(left) => left,
+            Turn::Shared(stored) => return Ok(stored),
+        };
+        if left.is_none() && shared.is_some() {
+            left = change.take_remembered();
+        }
         let mut claimed = None;
-        let mut left = self.turn_to_store(&change, &content, condition, &mut claimed).await?;
         let mut attempts = Attempts::new(self.pipeline.now());
         loop {
             match self.try_store(&content, &mut change, left.take(), condition, &mut claimed).await {
                 Ok(Ok(stored)) => {
-                    change.note_done();
+                    let stored = change.end(stored);
                     if let Some(unused) = claimed {
                         // If this fails, a sweep finds the block.
                         let _ = self.blocks.give_back(unused).await;
@@ -187,27 +198,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
-    /// Waits for the turn of a change, and writes its block meanwhile if it probably needs one. Returns the key as the
-    /// change before has left it.
-    async fn turn_to_store(
-        &self,
-        change: &Change<'_, E, C>,
-        content: &block::Content<'_>,
-        condition: Condition<'_>,
-        claimed: &mut Option<Claimed>,
-    ) -> Result<Option<Found>, TableError> {
-        let compares_no_value = matches!(condition, Condition::Always | Condition::Present);
-        if compares_no_value
-            && change.may_write_ahead().await?
-            // If this fails, the attempt in the change's turn says why.
-            && self.write_once(content, claimed).await.is_ok()
-        {
-            change.note_written();
-        }
-        let left = change.turn().await?;
-        Ok(if compares_no_value { left.or_else(|| change.take_remembered()) } else { left })
-    }
-
     /// Makes one attempt. `Ok(Err(…))`: other clients have changed the slots meanwhile. `left` is the key as the change
     /// before has left it. `claimed` is the block that the attempt leaves unused.
     async fn try_store(
@@ -223,8 +213,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             // Pinned here, the future is not moved: it has some buckets.
             let finding = pin!(self.found_or_left(&mut view, content.key, change.hash(), left));
             match condition {
-                // The block is needed whatever is found, so it is written meanwhile.
-                Condition::Always => self.found_and_written(finding, content, claimed).await,
+                // The block is needed whatever is found, so it is written meanwhile. With a permission for each block,
+                // writes would keep the permissions for which the looks wait.
+                Condition::Always if self.options.grain == Grain::Extent => {
+                    self.found_and_written(finding, content, claimed).await
+                }
                 _ => finding.await,
             }
         };
@@ -254,7 +247,6 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             return Ok(if is_left { Err(Retry::Changed) } else { Ok(Stored::Unchanged) });
         }
         self.write_once(content, claimed).await?;
-        change.note_written();
         match found {
             Some(found) => {
                 let swapped = self.replace(&found, content, change, claimed).await?;
@@ -461,13 +453,18 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     ) -> Result<Option<Taken>, TableError> {
         self.leases.check_writable()?;
         let hash = self.index.hash_of(key);
-        let change = self.changes.begin(key, hash);
-        let mut left = change.turn().await?;
+        let change = self.changes.begin(key, hash, None);
+        let mut left = match change.turn().await? {
+            Turn::Own(left) => left,
+            Turn::Shared(_) => unreachable!("a removal shares no turn"),
+        };
         let mut attempts = Attempts::new(self.pipeline.now());
         loop {
             match self.try_take(key, (hash, left.take()), wanted, whole).await {
                 Ok(Ok(taken)) => {
-                    change.note_done();
+                    // The key may be gone from the slot.
+                    let _ = change.take_remembered();
+                    change.end(Stored::Unchanged);
                     return Ok(taken);
                 }
                 Ok(Err(retry)) => self.again(&mut attempts, retry).await?,
