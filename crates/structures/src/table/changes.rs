@@ -249,7 +249,7 @@ mod tests {
         let place = |(number, shared): (u64, &Option<Shared>)| Place {
             number,
             shared: *shared,
-            task: 100 + number as usize,
+            task: 100 + usize::try_from(number).expect("small"),
         };
         Line { places: (0..).zip(conditions).map(place).collect(), ..Line::default() }
     }
