@@ -13,6 +13,9 @@ use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
 use std::pin::{Pin, pin};
 
+/// Largest value whose change shares a turn with others. A longer one may lie in pieces, for which others would wait.
+const SHARED_VALUE_BYTES_MAX: usize = 16 << 10;
+
 /// The condition on which a value is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition<'a> {
@@ -155,11 +158,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         live: Option<Lifetime>,
     ) -> Result<Stored, TableError> {
         let hash = self.index.hash_of(key);
-        let shared = match condition {
+        let by_key = match condition {
             Condition::Always => Some(Shared::Always),
             Condition::Present => Some(Shared::Present),
             Condition::Absent | Condition::Equals(_) => None,
         };
+        let expires_at_once = live == Some(Lifetime(0));
+        let shared = by_key.filter(|_| value.len() <= SHARED_VALUE_BYTES_MAX && !expires_at_once);
         let mut change = self.changes.begin(key, hash, shared);
         let expires = match live {
             Some(time) => Some(self.head.node_time().await?.after(time)),
@@ -170,7 +175,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             Turn::Own(left) => left,
             Turn::Shared(stored) => return Ok(stored),
         };
-        if left.is_none() && shared.is_some() {
+        if left.is_none() && by_key.is_some() {
             left = change.take_remembered();
         }
         let mut claimed = None;

@@ -90,14 +90,12 @@ fn trial(node: &Host, grain: Grain, keys: u32, deed: Deed, end: End, posts: u64)
         let mut operation = pin!(perform(&table, deed, number));
         done = pipeline.drive(operation.as_mut()).or(done);
         if done.is_none() && end == End::Slow {
-            // A new handle looks for the keys: the one that has stored them remembers their slots.
-            let new = User::open(node, &tenant, other.table.head(), Access::Write);
             for (key, value) in &mut map {
                 *value = b"mine".to_vec();
-                assert_eq!(new.run(new.table.upsert(key, value)), Stored::Replaced, "{what}");
+                // An exchange looks for its key. An upsert would use the slot that its handle remembers.
+                let exchange = other.table.compare_and_set(key, b"old", value);
+                assert!(other.run(exchange), "{what}: keys are lost or changed");
             }
-            // Its stock goes back: a sweep looks at what the client leaves.
-            new.pipeline.block_on(new.table.close()).expect("it is closed");
             pipeline.halt_after(None);
             assert_eq!(pipeline.drive(operation.as_mut()), Some(Ok(true)), "{what}");
             map.insert(key(number), b"new".to_vec());

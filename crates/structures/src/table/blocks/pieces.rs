@@ -189,10 +189,9 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         let (object, shape) = self.extents.find(first.block_id.extent).await?;
         let ask = self.extents.ask_to_write(object, &shape, first.block_id);
         // If a block may have only one holder, the holder is this client, until its permission ends.
-        self.extents.end_writing(Rc::clone(&first.permission));
         let ask = Acquire { wait: Lifetime(self.options.lease.0 * 2), ..ask };
         let permission = Rc::new(self.pipeline.acquire(ask).await?);
-        first.permission = permission;
+        self.extents.end_writing(std::mem::replace(&mut first.permission, permission));
         self.renew(first).await
     }
 

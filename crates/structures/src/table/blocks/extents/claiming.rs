@@ -65,6 +65,13 @@ impl<E: VerbsEndpoint, C: Clock> Drop for Claiming<'_, E, C> {
     }
 }
 
+/// The blocks whose claims were swapped.
+struct Swapped {
+    taken: Vec<(BlockId, Version)>,
+    /// An extent of which other clients have claimed blocks since this client looked at it.
+    outdated: Option<u32>,
+}
+
 /// The result of trying to claim some blocks.
 #[derive(Default)]
 struct Tried {
@@ -149,6 +156,9 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     /// Refills the stock of a class with blocks that this handle knows to be free. Makes one attempt, and no extent: an
     /// operation that finds the stock empty does the rest, and learns why it fails.
     pub async fn refill(&self, class: SizeClass) {
+        if self.free.borrow().has_ended_refills() {
+            return;
+        }
         let Some(_claiming) = Claiming::begin(self, class) else { return };
         let now = self.pipeline.now();
         let wanted = {
@@ -158,11 +168,21 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
             free.take_some(class, count, now)
         };
         let extents: BTreeSet<u32> = wanted.iter().map(|(block_id, _)| block_id.extent).collect();
-        let tried = if wanted.is_empty() { Ok(Tried::default()) } else { self.try_claims(wanted).await };
+        if wanted.is_empty() {
+            return;
+        }
+        let tried = self.try_claims(wanted).await;
         if tried.as_ref().is_err_and(TableError::is_gone) {
             extents.into_iter().for_each(|extent| self.forget(extent));
         }
         let Tried { claimed, is_full, outdated } = tried.unwrap_or_default();
+        if self.free.borrow().has_ended_refills() {
+            for unused in claimed {
+                // If this fails, a sweep finds the block.
+                let _ = self.give_back(unused).await;
+            }
+            return;
+        }
         let mut free = self.free.borrow_mut();
         if let Some(extent) = outdated.filter(|_| claimed.is_empty()) {
             free.class(class).forget_free(extent);
@@ -301,41 +321,21 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     async fn try_claims(&self, wanted: Vec<(BlockId, Claim)>) -> Result<Tried, TableError> {
         // A claim is as old as the first swap may be: this task may stand still at any step.
         let now = self.pipeline.now();
-        let mut swaps = Vec::new();
-        for (block_id, free) in wanted {
-            let permission = self.claims_of(block_id.extent).permission().await?;
-            let taken = free.taken();
-            let at = u64::from(block_id.block) * 8;
-            swaps.push((
-                block_id,
-                free,
-                taken,
-                self.pipeline.compare_and_swap(&permission, at, free.0, taken.0),
-            ));
-        }
-        let mut taken = Vec::new();
-        let (mut outdated, mut failed) = (None, None);
-        // All swaps are awaited, also after one that fails. A swap that was posted and that no task awaits would still
-        // be executed before the next attempt. Each attempt would add some more, until no request is executed before
-        // its permission has ended.
-        for (block_id, free, claim, swap) in swaps {
-            match swap.await {
-                Ok(before) if before == free.0 => taken.push((block_id, claim.version())),
-                Ok(_) => outdated = Some(block_id.extent),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        if let Some(error) = failed.filter(|_| taken.is_empty()) {
-            return Err(error.into());
-        }
-        let mut grants = Vec::new();
+        let Swapped { taken, outdated } = self.swap_claims(wanted).await?;
+        let (mut grants, mut failed) = (Vec::new(), None);
         for (block_id, version) in taken {
-            let (object, shape) = self.find(block_id.extent).await?;
+            let (object, shape) = match self.find(block_id.extent).await {
+                Ok(found) => found,
+                Err(error) => {
+                    failed = failed.or(Some(error));
+                    continue;
+                }
+            };
             let ask = self.ask_to_write(object, &shape, block_id);
             grants.push((block_id, version, self.pipeline.acquire(ask)));
         }
         let mut claimed = Vec::new();
-        let (mut is_full, mut failed) = (false, None);
+        let mut is_full = false;
         // All grants are awaited, also after one that fails: a claim that is left here stays until a sweep.
         for (block_id, version, grant) in grants {
             let permission = match grant.await {
@@ -375,6 +375,41 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         }
     }
 
+    /// Swaps the claims of the wanted blocks that are still free.
+    ///
+    /// # Errors
+    /// No block was taken.
+    async fn swap_claims(&self, wanted: Vec<(BlockId, Claim)>) -> Result<Swapped, TableError> {
+        let (mut swaps, mut failed) = (Vec::new(), None);
+        for (block_id, free) in wanted {
+            let permission = match self.claims_of(block_id.extent).permission().await {
+                Ok(permission) => permission,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            };
+            let at = u64::from(block_id.block) * 8;
+            let swap = self.pipeline.compare_and_swap(&permission, at, free.0, free.taken().0);
+            swaps.push((block_id, free, swap));
+        }
+        let mut swapped = Swapped { taken: Vec::new(), outdated: None };
+        // All swaps are awaited, also after one that fails. A swap that was posted and that no task awaits would still
+        // be executed before the next attempt. Each attempt would add some more, until no request is executed before
+        // its permission has ended.
+        for (block_id, free, swap) in swaps {
+            match swap.await {
+                Ok(before) if before == free.0 => swapped.taken.push((block_id, free.taken().version())),
+                Ok(_) => swapped.outdated = Some(block_id.extent),
+                Err(error) => failed = failed.or(Some(error.into())),
+            }
+        }
+        match failed {
+            Some(error) if swapped.taken.is_empty() => Err(error),
+            _ => Ok(swapped),
+        }
+    }
+
     /// Makes a request for a permission to write a block.
     pub fn ask_to_write(&self, object: ObjectRef, shape: &ExtentShape, block_id: BlockId) -> Acquire {
         let part = (shape.block_at(block_id.block), u64::from(shape.block_bytes));
@@ -390,7 +425,11 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
     async fn give_back(&self, claimed: Claimed) -> Result<(), TableError> {
         let (block_id, claim) = (claimed.block_id, claimed.claim());
         self.end_writing(claimed.permission);
-        self.free(block_id, claim).await
+        match self.free(block_id, claim).await {
+            // A sweep has freed the claim, and the extent has gone back.
+            Err(error) if error.is_gone() => Ok(()),
+            done => done,
+        }
     }
 
     /// Gives back the blocks of an extent that are claimed and not used yet, and those of all extents that were claimed
@@ -429,10 +468,15 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
             let at = u64::from(block_id.block) * 8;
             async move { self.claims_of(block_id.extent).swap(at, claim.0, claim.freed().0).await }
         });
-        for freed in join(freed).await {
-            freed?;
-        }
+        let freed = join(freed).await;
         self.spent.end_all();
+        for freed in freed {
+            match freed {
+                // A sweep has freed the claim, and the extent has gone back.
+                Err(error) if error.is_gone() => {}
+                done => drop(done?),
+            }
+        }
         Ok(())
     }
 

@@ -136,6 +136,11 @@ impl FreeBlocks {
         !self.refills_ended && self.stock(class).wants_refill(now)
     }
 
+    /// Whether the stocks are refilled no more.
+    pub fn has_ended_refills(&self) -> bool {
+        self.refills_ended
+    }
+
     /// Makes the stocks end: they are refilled no more.
     pub fn end_refills(&mut self) {
         self.refills_ended = true;
