@@ -3,7 +3,7 @@
 
 use crate::trials::{
     self, Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,
-    a_remembered_slot_is_a_guess, a_removal_of_what_has_expired_ends_at_each_step,
+    a_refill_stands_still, a_remembered_slot_is_a_guess, a_removal_of_what_has_expired_ends_at_each_step,
     a_write_takes_no_message_of_its_own, a_writer_is_late_at_each_step, at_each_step, at_each_step_in,
     at_each_step_of_a_split, changes_of_one_key_are_made_in_their_order,
     changes_that_share_a_turn_are_stored, many_updates_leak_nothing,
@@ -98,6 +98,11 @@ fn the_block_of_a_value_goes_back_at_once_when_another_takes_its_place() {
 #[test]
 fn changes_that_share_a_turn_end_when_the_last_is_stored() {
     changes_that_share_a_turn_are_stored();
+}
+
+#[test]
+fn a_refill_that_stands_still_brings_no_block_that_others_have() {
+    a_refill_stands_still();
 }
 
 #[test]
