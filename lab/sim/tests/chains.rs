@@ -36,7 +36,9 @@ fn nothing_breaks_while_the_node_rebuilds_the_pool_and_changes_its_size() {
 
 #[test]
 fn what_is_wrong_with_each_other_design_is_found() {
-    for design in Design::FAULTY {
+    // The search for this fault takes longer than all others together: 600,000 states.
+    let is_sampled = |design: &Design| extent::is_all() || *design != Design::RingOneProducer;
+    for design in Design::FAULTY.into_iter().filter(is_sampled) {
         let seen = search_chains(Case::breaking(design), SearchLimits::default(), |_| {});
         eprintln!("{design:?}: {seen}");
         assert!(seen.broken.is_some(), "{design:?}: {seen}");
