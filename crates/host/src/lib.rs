@@ -93,7 +93,7 @@ pub struct HostConfig {
     /// the node's thread checks others.
     pub copy_units: ThreadCount,
     /// The number of data engines, if the node is on the software NIC: threads that carry out the reads, writes and atomics of
-    /// busy clients. A read that overlaps another client's write may then return parts of both. [`ThreadCount::Auto`]: none.
+    /// busy clients. A read that overlaps another client's write may then return parts of both.
     pub engines: ThreadCount,
     /// The limits of clients' ports.
     pub port: PortLimits,

@@ -8,6 +8,8 @@ use std::str::FromStr;
 const THREADS_MAX: u32 = 64;
 /// The most copy units that a node takes by itself: one thread hands pieces to all of them.
 const COPY_UNITS_BY_ITSELF_MAX: u32 = 8;
+/// The most engines that a node takes by itself.
+const ENGINES_BY_ITSELF_MAX: u32 = 4;
 /// The most lanes that a node takes by itself.
 #[cfg(any(feature = "udp", test))]
 const LANES_BY_ITSELF_MAX: u32 = 4;
@@ -15,9 +17,9 @@ const LANES_BY_ITSELF_MAX: u32 = 4;
 /// The number of a node's threads of one kind, beside the node's own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadCount {
-    /// Some of the processors to spare: for copy units one in two, at most 8, and for lanes one in four, at most 4. On a machine
-    /// of up to four processors none, since the threads would take them from clients. Data engines: none, as long as no
-    /// measurement says how many are best. Threads without work sleep.
+    /// Some of the processors to spare: for copy units one in two, at most 8, and for engines and lanes one in four each, at most
+    /// 4. On a machine of up to four processors none, since the threads would take them from clients. Threads without work
+    /// sleep. Engines serve no clients while more threads want to run than the machine has processors.
     #[default]
     Auto,
     /// This many, up to 64. With none, the node's thread does their work.
@@ -30,9 +32,9 @@ impl ThreadCount {
         self.on(spare, 2, COPY_UNITS_BY_ITSELF_MAX)
     }
 
-    /// Returns the number of data engines.
-    pub(crate) fn engines(self) -> u32 {
-        self.on(0, 1, 0)
+    /// Returns the number of engines on this many processors to spare.
+    pub(crate) fn engines_on(self, spare: u32) -> u32 {
+        self.on(spare, 4, ENGINES_BY_ITSELF_MAX)
     }
 
     /// Returns the number of lanes on this many processors to spare.
@@ -91,8 +93,8 @@ mod tests {
         let spare = [0, 1, 4, 12, 60];
         assert_eq!(spare.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 1, 2, 6, 8]);
         assert_eq!(spare.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 1, 1, 3, 4]);
-        assert_eq!([ThreadCount::Auto, ThreadCount::Fixed(3)].map(ThreadCount::engines), [0, 3]);
-        assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).lanes_on(0)), (3, 3));
+        assert_eq!(spare.map(|it| ThreadCount::Auto.engines_on(it)), [0, 1, 1, 3, 4]);
+        assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).engines_on(0)), (3, 3));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! A thread that spins alone on a processor does not notice that others share one: its yields return at once.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// File with the kernel's count of runnable threads.
 const COUNTED_AT: &str = "/proc/loadavg";
@@ -19,14 +19,14 @@ pub struct Crowd {
     counted: Option<File>,
     processors: u32,
     /// The kernel's count could not be read or parsed, and is not read again.
-    is_silent: Cell<bool>,
+    is_silent: AtomicBool,
 }
 
 impl Crowd {
     /// Creates a crowd that is never there ([`Self::is_there`]), for a thread that has a processor to itself.
     #[must_use]
     pub fn none() -> Self {
-        Self { counted: None, processors: u32::MAX, is_silent: Cell::new(true) }
+        Self { counted: None, processors: u32::MAX, is_silent: AtomicBool::new(true) }
     }
 
     /// Opens the kernel's count. If the kernel reports none, [`Self::is_there`] is always false.
@@ -35,16 +35,22 @@ impl Crowd {
         let online = std::fs::read_to_string(PROCESSORS_AT).ok();
         let processors = online.as_deref().and_then(processors_in);
         let counted = processors.and_then(|_| File::open(COUNTED_AT).ok());
-        Self { is_silent: Cell::new(counted.is_none()), counted, processors: processors.unwrap_or(u32::MAX) }
+        Self {
+            is_silent: AtomicBool::new(counted.is_none()),
+            counted,
+            processors: processors.unwrap_or(u32::MAX),
+        }
     }
 
     /// Whether more threads are runnable, the caller included, than there are processors. It takes some microseconds.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        let Some(counted) = self.counted.as_ref().filter(|_| !self.is_silent.get()) else { return false };
+        let Some(counted) = self.counted.as_ref().filter(|_| !self.is_silent.load(Ordering::Relaxed)) else {
+            return false;
+        };
         let mut line = [0; LINE_BYTES];
         let threads = counted.read_at(&mut line, 0).ok().and_then(|bytes| threads_in(&line[..bytes]));
-        self.is_silent.set(threads.is_none());
+        self.is_silent.store(threads.is_none(), Ordering::Relaxed);
         threads.is_some_and(|threads| threads > self.processors)
     }
 }
@@ -73,7 +79,6 @@ fn processors_in(list: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     const FOUND_WITHIN: Duration = Duration::from_secs(60);
@@ -92,7 +97,7 @@ mod tests {
     #[test]
     fn there_is_a_crowd_when_more_threads_spin_than_there_are_processors() {
         let crowd = Crowd::new();
-        assert!(!crowd.is_silent.get(), "Linux says it");
+        assert!(!crowd.is_silent.load(Ordering::Relaxed), "Linux says it");
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..crowd.processors {

@@ -238,8 +238,9 @@ options! {
         /// takes some of the other processors of --processors, or of those beyond the fourth.
         #[arg(long, value_name = "N")]
         copy_units: ThreadCount = copy_units,
-        /// Threads that carry out the reads, writes and atomics of busy clients while the node's thread serves others: a
-        /// number, or `auto`, which takes none. A read that overlaps another client's write may then return parts of both.
+        /// Threads that carry out the short reads, writes and atomics of busy clients while the node's thread serves others:
+        /// a number, or `auto`, which takes some of the other processors of --processors, or of those beyond the fourth,
+        /// while the machine has them to spare. A read that overlaps another client's write may return parts of both.
         #[arg(long, value_name = "N")]
         engines: ThreadCount = engines,
         /// Threads that receive, decrypt and answer the packets of clients over UDP: a number, or `auto`, which takes some

@@ -12,9 +12,11 @@ use portcullis_nic::{
     VerbsEndpoint, Window, WindowBinding, WindowKind, WorkRequest,
 };
 use portcullis_softnic::core::ThreadRunner;
+use portcullis_softnic::core::copy_units::{PieceSizes, Pieces};
 use portcullis_softnic::core::engines::{Seat, SeatTurn};
 use portcullis_softnic::{PortEndpoint, PortId, PortLayout, PortResources, SoftNic};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the node's memory.
 const BYTES: u64 = 64 << 10;
@@ -40,6 +42,34 @@ impl ThreadRunner for ByHand {
 
     fn wait(&self) {
         self.0.iter().for_each(|seat| _ = seat.turn());
+    }
+}
+
+/// Engines on a machine that the test makes crowded.
+#[derive(Debug)]
+struct OnMachine(ByHand, Arc<AtomicBool>);
+
+impl ThreadRunner for OnMachine {
+    fn wake(&self, _: usize) {}
+
+    fn is_crowded(&self) -> bool {
+        self.1.load(Ordering::Relaxed)
+    }
+
+    fn wait(&self) {
+        self.0.wait();
+    }
+}
+
+/// A copy unit that moves a piece when the NIC waits for it, and when the test lets it.
+#[derive(Debug)]
+struct Unit(Arc<Pieces<Mapping>>);
+
+impl ThreadRunner for Unit {
+    fn wake(&self, _: usize) {}
+
+    fn wait(&self) {
+        self.0.move_next();
     }
 }
 
@@ -73,7 +103,18 @@ impl Rig {
     }
 
     fn with(engines: usize, runner: impl FnOnce(Seats) -> Arc<dyn ThreadRunner>) -> Self {
+        Self::on(SoftNic::new(), engines, runner)
+    }
+
+    /// Makes engines by hand on a NIC with a copy unit.
+    fn with_copy_unit(pieces: &Arc<Pieces<Mapping>>) -> Self {
         let mut nic = SoftNic::new();
+        let unit = Arc::new(Unit(Arc::clone(pieces)));
+        nic.core().set_copy_units(vec![Arc::clone(pieces)], unit, PieceSizes::default());
+        Self::on(nic, 1, |seats| Arc::new(ByHand(seats)))
+    }
+
+    fn on(mut nic: SoftNic, engines: usize, runner: impl FnOnce(Seats) -> Arc<dyn ThreadRunner>) -> Self {
         let pd = nic.allocate_pd().expect("a domain");
         let cq = nic.create_cq(256).expect("a queue");
         let mut seats = Seats::new();
@@ -350,6 +391,63 @@ fn what_is_more_than_a_one_sided_request_is_the_nics_own_work() {
     rig.turn();
     assert_eq!(client.poll().map(|it| it.status), Some(Status::WindowBindError));
     assert_eq!(rig.lent(), 0);
+}
+
+#[test]
+fn a_long_transfer_of_a_client_of_an_engine_is_moved_by_the_copy_units() {
+    let pieces = Arc::<Pieces<Mapping>>::default();
+    let mut rig = Rig::with_copy_unit(&pieces);
+    let mut client = rig.attach();
+    rig.make_busy(&mut client);
+    rig.memory.write(0, &[9; 32 << 10]);
+    let long = Operation::Read { local: client.local(0, 32 << 10), remote: rig.span(0) };
+    client.post(0, 1, long);
+    (0..8).for_each(|_| rig.turn());
+    assert_eq!((rig.lent(), pieces.posted()), (0, 2), "the NIC's thread has handed it over");
+    assert_eq!(client.poll(), None, "no piece has been moved");
+    while pieces.is_waiting() {
+        pieces.move_next();
+        rig.turn();
+    }
+    rig.turn();
+    assert_eq!(client.poll().map(|it| it.status), Some(Status::Success));
+    let mut read = vec![0; 32 << 10];
+    client.arena.read(0, &mut read);
+    assert!(read.iter().all(|&byte| byte == 9));
+    // A client with such transfers among short ones stays where the copy units are.
+    for number in 0..1000 {
+        let length = if number % 32 == 0 { 4 << 10 } else { 8 };
+        client.post(0, 1, Operation::Read { local: client.local(0, length), remote: rig.span(0) });
+        let completion = (0..SOON).find_map(|_| {
+            rig.turn();
+            pieces.move_next();
+            client.poll()
+        });
+        assert_eq!(completion.map(|it| it.status), Some(Status::Success));
+        assert_eq!(rig.lent(), 0);
+    }
+    rig.make_busy(&mut client);
+}
+
+#[test]
+fn engines_serve_nobody_while_the_machine_is_crowded() {
+    let is_crowded = Arc::new(AtomicBool::new(false));
+    let machine = Arc::clone(&is_crowded);
+    let mut rig = Rig::with(1, |seats| Arc::new(OnMachine(ByHand(seats), machine)));
+    let mut client = rig.attach();
+    rig.make_busy(&mut client);
+    is_crowded.store(true, Ordering::Relaxed);
+    let read = Operation::Read { local: client.local(0, 8), remote: rig.span(0) };
+    for _ in 0..SOON {
+        assert_eq!(rig.ended(&mut client, 0, read), Status::Success);
+    }
+    assert_eq!(rig.lent(), 0, "the client went home");
+    is_crowded.store(false, Ordering::Relaxed);
+    let is_lent_again = (0..10 * SOON).any(|_| {
+        assert_eq!(rig.ended(&mut client, 0, read), Status::Success);
+        rig.lent() > 0
+    });
+    assert!(is_lent_again);
 }
 
 #[test]

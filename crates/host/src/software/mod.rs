@@ -16,12 +16,15 @@ use crate::outlet::Outlet;
 use crate::resident::{Departure, NodeResident};
 #[cfg(feature = "udp")]
 use crate::udp::UdpListeners;
-use crate::{HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, machine};
+use crate::{
+    HostConfig, HostError, LocalAdmission, LocalClient, LocalError, Run, SessionEndpoint, ThreadCount,
+    machine,
+};
 use admission::{OfferedPort, Offers, SocketPolicy};
 use driver::SoftwareDriver;
 use portcullis_attach::unix::{DESCRIPTORS_EACH, Listener, UnixHandshake};
 use portcullis_attach::{Acceptor, AcceptorList, Limits, Reason};
-use portcullis_memory::{Alarm, Doorbell, Mapping, Waker, Watched, WatchedEvent};
+use portcullis_memory::{Alarm, Crowd, Doorbell, Mapping, Waker, Watched, WatchedEvent};
 use portcullis_nic::{EndpointSize, GuaranteeSet, Lkey, VerbsError};
 use portcullis_node::{Admission, ChunkEnds, ClientEnds};
 use portcullis_softnic::core::copy_units::{PieceSizes, Pieces};
@@ -86,7 +89,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     }
     let copy_units = config.copy_units.copy_units_on(config.processors.to_spare());
     #[cfg(feature = "udp")]
-    let mut udp = UdpListeners::listen(config, &run, copy_units + config.engines.engines())?;
+    let mut udp = UdpListeners::listen(config, &run, copy_units + engine_count(config))?;
     let no_engine = || machine("cannot start the node's thread".to_owned());
     let mut nic = SoftNic::new();
     let threads = NicThreads::start(&mut nic, config, copy_units)?;
@@ -127,6 +130,11 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     })
 }
 
+/// Returns the number of the node's engines.
+fn engine_count(config: &HostConfig) -> u32 {
+    config.engines.engines_on(config.processors.to_spare())
+}
+
 /// The threads that work for the software NIC.
 #[derive(Debug)]
 struct NicThreads {
@@ -142,14 +150,16 @@ impl NicThreads {
         let queues: Vec<Arc<Pieces<Mapping>>> = (0..copy_units).map(|_| Arc::default()).collect();
         let mut units = WorkerThreads::new(queues.iter().cloned());
         if !queues.is_empty() {
-            nic.core().set_copy_units(queues, units.runner(), PieceSizes::default());
+            nic.core().set_copy_units(queues, units.runner(Crowd::none()), PieceSizes::default());
         }
         let mut engines = WorkerThreads::new([]);
-        let count = config.engines.engines() as usize;
+        let count = engine_count(config) as usize;
+        // The operator's own number is taken as it is.
+        let crowd = if config.engines == ThreadCount::Auto { Crowd::new() } else { Crowd::none() };
         if count > 0 {
             nic.core().set_engines(count, |seats| {
                 engines = WorkerThreads::new(seats.iter().cloned());
-                engines.runner()
+                engines.runner(crowd)
             });
         }
         let failed = |what: &str| machine(format!("cannot start the threads of {what}"));

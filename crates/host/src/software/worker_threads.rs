@@ -137,9 +137,10 @@ impl<W: Worker> WorkerThreads<W> {
         Ok(())
     }
 
-    /// Returns the handle with which the NIC wakes and awaits the workers.
-    pub fn runner(&self) -> Arc<dyn ThreadRunner> {
-        Arc::new(Bells { places: self.places.clone() })
+    /// Returns the handle with which the NIC wakes and awaits the workers. `crowd` tells the NIC whether the machine has
+    /// processors for them.
+    pub fn runner(&self, crowd: Crowd) -> Arc<dyn ThreadRunner> {
+        Arc::new(Bells { places: self.places.clone(), crowd })
     }
 }
 
@@ -203,6 +204,7 @@ impl Drop for Ended<'_> {
 #[derive(Debug)]
 struct Bells<W> {
     places: Vec<Arc<Place<W>>>,
+    crowd: Crowd,
 }
 
 impl<W: Worker> ThreadRunner for Bells<W> {
@@ -219,6 +221,10 @@ impl<W: Worker> ThreadRunner for Bells<W> {
     #[inline]
     fn sleeps(&self, number: usize) -> bool {
         self.places[number].sleeps.load(Ordering::Relaxed)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowd.is_there()
     }
 
     fn check(&self) {
@@ -246,7 +252,7 @@ mod tests {
     #[test]
     fn a_unit_that_sleeps_is_woken_for_each_piece() {
         let threads = started(2);
-        let runner = threads.runner();
+        let runner = threads.runner(Crowd::none());
         let memory = Mapping::private(8192).expect("memory");
         for round in 1..=100 {
             let (from, to) = ((memory.clone(), 0), (memory.clone(), 4096));
@@ -273,7 +279,7 @@ mod tests {
     #[should_panic(expected = "a thread has ended")]
     fn a_node_does_not_wait_for_a_unit_whose_thread_has_ended() {
         let threads = started(1);
-        let runner = threads.runner();
+        let runner = threads.runner(Crowd::none());
         drop(threads);
         runner.wait();
     }

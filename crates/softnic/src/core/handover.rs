@@ -50,7 +50,7 @@ impl<M: Bytes> Core<M> {
     /// Gives the NIC copy units: one for each queue of pieces. The owner lets each unit call [`Pieces::move_next`].
     ///
     /// # Panics
-    /// There are no queues, or the NIC has units already.
+    /// There are no queues, or the NIC has units already, or it has engines: they must know which transfers units move.
     pub fn set_copy_units(
         &mut self,
         queues: Vec<Arc<Pieces<M>>>,
@@ -58,8 +58,14 @@ impl<M: Bytes> Core<M> {
         sizes: PieceSizes,
     ) {
         assert!(self.copy_units.is_none(), "a NIC gets its copy units once");
+        assert!(self.engines.is_none(), "a NIC gets its copy units before its engines");
         self.copy_units = Some(CopyUnits::new(queues, runner, sizes));
         self.has_threads = true;
+    }
+
+    /// Returns the length from which copy units move a transfer: more than any, if there are none.
+    pub(super) fn long_transfer(&self) -> u32 {
+        self.copy_units.as_ref().map_or(u32::MAX, |units| units.sizes.transfer_min)
     }
 
     /// The work of each copy unit so far, in the order of their numbers.
@@ -110,9 +116,9 @@ impl<M: Bytes> Core<M> {
         current: &mut Current,
         work: &mut u32,
     ) -> Option<StepResult> {
-        if self.has_leaving.is_some() {
-            // The NIC's thread takes the client home, and executes the request.
-            return (!current.is_one_sided()).then(|| {
+        if let Some(engine) = &self.on_engine {
+            // The NIC's thread takes the client home, and executes the request or hands it over.
+            return (!engine.serves(current)).then(|| {
                 self.send_home(pair.send_cq);
                 StepResult::Moving
             });
@@ -173,6 +179,8 @@ impl<M: Bytes> Core<M> {
                 break;
             }
             (client.moving, pair.moving) = (client.moving + 1, pair.moving + 1);
+            // An engine would send it home with the next long transfer.
+            client.visits_at_home = 0;
             places -= 1;
             current.done += part;
             *work = work.saturating_sub(REQUEST_WORK);

@@ -1,7 +1,7 @@
 //! The verbs objects of a NIC, and the references between them.
 
 use super::copy_units::CopyUnits;
-use super::engines::{BUSY_AFTER_VISITS, Engines};
+use super::engines::{BUSY_AFTER_VISITS, Engines, OnEngine};
 use super::keys::{KEYS_MAX, KeyTable, Target};
 use super::queue_pair::{Current, QueuePair};
 use super::quiescence::Awaiting;
@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// The most queue pairs of a NIC.
 pub const QUEUE_PAIRS_MAX: u32 = 1 << 16;
@@ -59,14 +59,12 @@ pub struct Core<M> {
     pub(super) engines: Option<Engines<M>>,
     /// Whether steps have to look at other threads: these work for the NIC, or this is an engine's part of it.
     pub(super) has_threads: bool,
-    /// On an engine's part of a NIC: whether the NIC's thread is to take clients home.
-    pub(super) has_leaving: Option<Arc<AtomicBool>>,
+    /// If this is an engine's part of a NIC: which requests it carries out, and which clients are to leave it.
+    pub(super) on_engine: Option<OnEngine>,
     /// Queue pairs that are rung when other threads have passed a moment.
     pub(super) awaiting: Awaiting,
     /// The completion queues of clients that have become busy.
     pub(super) busy: Vec<u32>,
-    /// The completion queues of clients that are to leave this engine.
-    pub(super) leaving: Vec<u32>,
     /// The first connection number of the next queue pair.
     connections: u32,
 }
@@ -214,10 +212,9 @@ impl<M: Bytes> Core<M> {
             copy_units: None,
             engines: None,
             has_threads: false,
-            has_leaving: None,
+            on_engine: None,
             awaiting: Awaiting::default(),
             busy: Vec::new(),
-            leaving: Vec::new(),
             connections: 0,
         }
     }
@@ -428,6 +425,9 @@ impl<M: Bytes> Core<M> {
         if pair.state == QpState::ReadyToSend
             && let Some(current) = pair.current.take_if(|current| waits(current))
         {
+            // The completions of requests before this one come first.
+            self.settle();
+            self.release_held(&mut pair);
             pair.send.advance();
             let taken = pair.send.taken();
             self.fail(waiter, &mut pair, &current, Status::LocalQpOperationError, taken);

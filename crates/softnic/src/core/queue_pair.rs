@@ -55,9 +55,11 @@ impl Current {
         decode_transfer(&self.words).and_then(Verb::of)
     }
 
-    /// Whether the request is a READ, a WRITE or an atomic.
-    pub fn is_one_sided(&self) -> bool {
-        self.transfer().is_some_and(|(verb, _)| !matches!(verb, Verb::Send { .. }))
+    /// Whether an engine carries out the request: a READ, a WRITE or an atomic of fewer bytes than `long_transfer`, the length
+    /// from which copy units move a transfer.
+    pub fn is_for_engines(&self, long_transfer: u32) -> bool {
+        let transfer = self.transfer().filter(|(verb, _)| !matches!(verb, Verb::Send { .. }));
+        transfer.is_some_and(|(_, local)| local.length < long_transfer)
     }
 
     /// Returns the operation. `None`: the words mean nothing.

@@ -152,7 +152,7 @@ impl<M: Bytes> Core<M> {
     /// and the NIC's thread takes home the client whose node's end fails.
     #[cold]
     pub(super) fn leave_engines(&mut self, pair: &QueuePair<M>) {
-        if self.has_leaving.is_some() {
+        if self.on_engine.is_some() {
             self.send_home(pair.send_cq);
         } else if let Some(peer) = pair.peer {
             self.take_home_client_of(peer);

@@ -12,6 +12,12 @@ pub trait ThreadRunner: Debug + Send + Sync {
         false
     }
 
+    /// Whether more threads want to run than the machine has processors, so that the threads take processors from clients. Engines
+    /// serve no clients then.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+
     /// Checks that all threads run. A runner whose threads cannot end has nothing to check.
     ///
     /// # Panics

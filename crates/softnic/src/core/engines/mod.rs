@@ -3,8 +3,8 @@
 //! The NIC's thread serves all queue pairs, and lends those of a busy client to an engine: the client's ends of its data
 //! queue pairs, with their completion queue. An engine runs the same code over the same keys. It reads the keys without a
 //! lock, and never changes one: what is more than a READ, a WRITE or an atomic sends the client home, to the NIC's thread,
-//! and so does a request that fails. A client that does nothing for a while goes home too, so an engine without work has no
-//! clients, and sleeps.
+//! and so does a request that fails, or one that copy units move. A client that does nothing for a while goes home too, so an
+//! engine without work has no clients, and sleeps. All go home while the machine has no processors for engines ([`crowding`]).
 //!
 //! The NIC's thread is the only one that gives and takes. It takes a client home before it changes the state of one of its
 //! queue pairs, at either end. An operation that ends accesses takes effect at once, and completes when each engine has left
@@ -13,21 +13,24 @@
 //! Reads and writes of two engines are not ordered: a read that overlaps a write may return some of the old bytes and some
 //! of the new. Words do not tear, and atomics are the processor's.
 
+mod crowding;
 pub mod presence;
 mod seat;
 
 pub use seat::{Seat, SeatTurn};
 
+pub(super) use seat::OnEngine;
+
 use super::objects::{CompletionQueue, Core};
-use super::queue_pair::{Current, QueuePair};
+use super::queue_pair::QueuePair;
 use super::runner::ThreadRunner;
+use crowding::Crowding;
 use portcullis_memory::Bytes;
 use portcullis_nic::{Event, QpId, QpState};
 use portcullis_planted::planted;
 use presence::Generation;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Visits with work at home after which a client counts as busy. The number doubles each time that the client goes home, since
 /// the NIC's thread waits for the engine then, up to a maximum. It is the first one again when an engine's checks in a row
@@ -51,6 +54,7 @@ pub(super) struct Engines<M> {
     lent: BTreeMap<u32, LentClient>,
     /// The client of each lent queue pair, by either end's number. A client is named by its completion queue.
     client_of: BTreeMap<QpId, u32>,
+    crowding: Crowding,
 }
 
 /// A client that an engine serves.
@@ -127,7 +131,8 @@ impl<M: Bytes> Core<M> {
         let seats: Vec<_> = seats.collect();
         let runner = runner(&seats);
         let (lent, client_of) = (BTreeMap::new(), BTreeMap::new());
-        self.engines = Some(Engines { seats, runner, generation, lent, client_of });
+        let crowding = Crowding::default();
+        self.engines = Some(Engines { seats, runner, generation, lent, client_of, crowding });
         self.has_threads = true;
     }
 
@@ -135,7 +140,7 @@ impl<M: Bytes> Core<M> {
     fn for_engine(&mut self) -> Self {
         let mut engine = Self::new();
         (engine.keys, engine.has_threads) = (self.keys.view(), true);
-        engine.has_leaving = Some(Arc::default());
+        engine.on_engine = Some(OnEngine::new(self.long_transfer()));
         self.memories.iter().for_each(|(number, memory)| engine.memories.adopt(number, memory.clone()));
         engine
     }
@@ -165,6 +170,7 @@ impl<M: Bytes> Core<M> {
         }
         self.take_home_leaving();
         if self.schedule.turns().is_multiple_of(BALANCE_TURNS) {
+            self.look_for_crowd();
             self.balance();
         }
         while let Some(cq) = self.busy.pop() {
@@ -178,15 +184,25 @@ impl<M: Bytes> Core<M> {
         let seats = self.engines.iter().flat_map(|engines| &engines.seats);
         if seats.clone().any(|seat| seat.has_leaving()) {
             let leaving = seats.filter(|seat| seat.take_leaving());
-            let leaving: Vec<u32> = leaving.flat_map(|seat| seat.take().core.take_leaving()).collect();
+            let leaving: Vec<u32> = leaving.flat_map(|seat| seat.take().leaving().take_all()).collect();
             leaving.into_iter().for_each(|cq| self.take_home(cq));
+        }
+    }
+
+    /// Takes all clients home while the machine has no processors for engines.
+    fn look_for_crowd(&mut self) {
+        let Some(engines) = &mut self.engines else { return };
+        engines.runner.check();
+        engines.crowding.note(engines.runner.is_crowded());
+        if engines.crowding.is_crowded() {
+            let lent: Vec<u32> = engines.lent.keys().copied().collect();
+            lent.into_iter().for_each(|cq| self.take_home(cq));
         }
     }
 
     /// Takes a client of the engine with the most clients home, to be lent again, if another engine has at least two fewer.
     fn balance(&mut self) {
         let Some(engines) = &self.engines else { return };
-        engines.runner.check();
         let clients = |engine: usize| engines.seats[engine].clients();
         let most = (0..engines.seats.len()).max_by_key(|&engine| clients(engine)).expect("there are engines");
         if clients(most) < clients(engines.least_loaded()) + 2 {
@@ -204,7 +220,7 @@ impl<M: Bytes> Core<M> {
     /// Lends a client to an engine, if all of its queue pairs are sound and an engine can serve them.
     fn lend(&mut self, cq: u32) {
         let Some(queue_pairs) = self.lendable(cq) else { return };
-        let Some(engines) = &mut self.engines else { return };
+        let Some(engines) = self.engines.as_mut().filter(|it| !it.crowding.is_crowded()) else { return };
         self.schedule.remove_all(|qp| queue_pairs.iter().any(|&(client, _)| client == qp));
         let engine = engines.least_loaded();
         let seat = Arc::clone(&engines.seats[engine]);
@@ -241,7 +257,8 @@ impl<M: Bytes> Core<M> {
             let node = self.qps.get(peer.0)?;
             let is_sound = |pair: &QueuePair<M>| pair.state == QpState::ReadyToSend;
             let is_at_rest = pair.moving == 0 && pair.held.is_empty() && !pair.scheduled && node.moving == 0;
-            let is_served = pair.current.as_ref().is_none_or(Current::is_one_sided);
+            let is_served =
+                pair.current.as_ref().is_none_or(|current| current.is_for_engines(self.long_transfer()));
             let is_lendable = is_sound(pair) && is_sound(node) && is_at_rest && is_served;
             (is_lendable && node.peer == Some(client)).then_some((client, peer))
         };
@@ -255,7 +272,7 @@ impl<M: Bytes> Core<M> {
         let seat = Arc::clone(&engines.seats[engine]);
         let mut clients = seat.take();
         clients.note_departure(cq);
-        clients.core.leaving.retain(|&other| other != cq);
+        clients.leaving().remove(cq);
         clients.core.schedule.remove_all(|qp| queue_pairs.iter().any(|&(client, _)| client == qp));
         seat.note_clients(&clients);
         let of_client = |event: &Event| queue_pairs.iter().any(|&(_, node)| event.queue_pair() == node);
@@ -346,14 +363,7 @@ impl<M: Bytes> Core<M> {
 
     /// Sends a client home that the engine cannot serve now: the NIC's thread takes the client when it sees this.
     pub(super) fn send_home(&mut self, cq: u32) {
-        if self.leaving.contains(&cq) {
-            return;
-        }
-        self.leaving.push(cq);
-        // A client learns of a refusal only afterwards: the NIC's thread sees this before it reads what the client then sends.
-        if let Some(has_leaving) = &self.has_leaving {
-            has_leaving.store(true, Ordering::SeqCst);
-        }
+        self.on_engine.as_mut().expect("only an engine sends clients home").add_leaving(cq);
     }
 
     /// Notes that `checks` of an engine in a row have found a client at work. With none the client goes home.
@@ -363,10 +373,6 @@ impl<M: Bytes> Core<M> {
         } else if checks >= STEADY_AFTER_CHECKS {
             self.cqs.get_mut(cq).expect("it is here").busy_after = BUSY_AFTER_VISITS;
         }
-    }
-
-    fn take_leaving(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.leaving)
     }
 }
 

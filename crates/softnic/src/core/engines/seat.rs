@@ -2,6 +2,7 @@
 
 use super::presence::{Generation, Presence};
 use crate::core::objects::Core;
+use crate::core::queue_pair::Current;
 use portcullis_memory::Bytes;
 use portcullis_protocol::Moment;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -61,7 +62,8 @@ struct Seen {
 
 impl<M: Bytes> Seat<M> {
     pub(super) fn new(core: Core<M>, generation: Arc<Generation>) -> Self {
-        let has_leaving = core.has_leaving.clone().expect("the core of an engine");
+        let on_engine = core.on_engine.as_ref().expect("the core of an engine");
+        let has_leaving = Arc::clone(&on_engine.has_leaving);
         Self {
             clients: Mutex::new(Clients { core, seen: Vec::new(), requests_of_departed: 0, turns: 0 }),
             presence: Presence::default(),
@@ -136,7 +138,51 @@ impl<M: Bytes> Seat<M> {
     }
 }
 
+/// The rules of an engine, and the clients that are to leave it.
+#[derive(Clone, Debug)]
+pub(in crate::core) struct OnEngine {
+    /// The length from which the NIC's copy units move a transfer.
+    long_transfer: u32,
+    /// Whether the NIC's thread is to take clients home.
+    has_leaving: Arc<AtomicBool>,
+    /// The completion queues of these clients.
+    leaving: Vec<u32>,
+}
+
+impl OnEngine {
+    pub fn new(long_transfer: u32) -> Self {
+        Self { long_transfer, has_leaving: Arc::default(), leaving: Vec::new() }
+    }
+
+    /// Whether the engine carries out this request itself.
+    pub fn serves(&self, current: &Current) -> bool {
+        current.is_for_engines(self.long_transfer)
+    }
+
+    pub fn add_leaving(&mut self, cq: u32) {
+        if !self.leaving.contains(&cq) {
+            self.leaving.push(cq);
+            // A client learns of a refusal only afterwards: the NIC's thread sees this before it reads what the client then
+            // sends.
+            self.has_leaving.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub fn take_all(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.leaving)
+    }
+
+    pub fn remove(&mut self, cq: u32) {
+        self.leaving.retain(|&other| other != cq);
+    }
+}
+
 impl<M: Bytes> Clients<M> {
+    /// Returns the clients that are to leave the engine.
+    pub fn leaving(&mut self) -> &mut OnEngine {
+        self.core.on_engine.as_mut().expect("the core of an engine")
+    }
+
     /// Notes that a client is served here from now on.
     pub fn note_arrival(&mut self, cq: u32) {
         let (visits, requests_before) = (self.core.visits_with_work(cq), self.core.requests_ended(cq));
