@@ -7,7 +7,7 @@ use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
 use crate::quota::{Quota, Usage};
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -74,6 +74,23 @@ pub trait Directory: Send + Sync + Debug {
         tenant: &TenantName,
         name: &Name,
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError>;
+
+    /// Returns the entries of all names below `above` that the tenant may see ([`Name::is_below`]), such as the nodes of a
+    /// store.
+    ///
+    /// # Errors
+    /// The directory is away.
+    fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError>;
+
+    /// Watches the entries of all names below `above` that the tenant may see: new ones, changes and ends.
+    ///
+    /// # Errors
+    /// The directory is away.
+    fn watch_list(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+    ) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError>;
 
     /// Allocates addresses that no other heap of the cluster has to a new heap, and registers this lease as its first
     /// holder. Processes of the same tenant, and those of `others`, may hold it too.

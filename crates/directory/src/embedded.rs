@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::quota::{Quota, Usage};
 use crate::state::DirectoryState;
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -87,6 +87,11 @@ impl Embedded {
         self.see(|state, now| state.look_up(tenant, name, now))
     }
 
+    /// Returns the entries that a tenant sees below a name.
+    pub(crate) fn look_below(&self, tenant: &TenantName, above: &Name) -> BTreeMap<Name, Found> {
+        self.see(|state, now| state.list(tenant, above, now))
+    }
+
     /// Returns the holders of the heap at this address.
     pub(crate) fn holders(&self, address: u64) -> BTreeSet<LeaseId> {
         self.see(|state, now| state.holders(address, now))
@@ -153,6 +158,19 @@ impl Directory for Embedded {
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
         let (tenant, name) = (*tenant, name.clone());
         Ok(Box::new(self.watch_by(Box::new(move |state, now| state.look_up(&tenant, &name, now)))))
+    }
+
+    fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+        Ok(self.look_below(tenant, above))
+    }
+
+    fn watch_list(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+    ) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError> {
+        let (tenant, above) = (*tenant, above.clone());
+        Ok(Box::new(self.watch_by(Box::new(move |state, now| state.list(&tenant, &above, now)))))
     }
 
     fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {

@@ -128,6 +128,12 @@ impl Name {
         self.0.split('/').next() == Some(tenant.as_str())
     }
 
+    /// Whether the name lies below another one: `a/b/c` lies below `a/b` and `a`, and no name below itself.
+    #[must_use]
+    pub fn is_below(&self, above: &Self) -> bool {
+        self.0.strip_prefix(&*above.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+
     /// Returns the names above this one, the nearest first. For `a/b/c` these are `a/b` and `a`.
     pub fn above(&self) -> impl Iterator<Item = Self> + '_ {
         self.0.rmatch_indices('/').map(|(at, _)| Self(self.0[..at].into()))
@@ -193,6 +199,10 @@ mod tests {
         assert_eq!(longest.tenant().as_str(), longest.as_str());
         let above: Vec<_> = name.above().map(|name| name.to_string()).collect();
         assert_eq!(above, ["bank/payments", "bank"]);
+        let others = ["bank/payments", "bank", "ban", "bank/pay", "bank/payments/eu", "bank/payments/eu/x"];
+        let below: Vec<_> =
+            others.into_iter().filter(|it| name.is_below(&Name::new(it).expect("a name"))).collect();
+        assert_eq!(below, ["bank/payments", "bank"]);
         assert!(name.is_of(&TenantName::new("bank").expect("a tenant")));
         assert!(!name.is_of(&TenantName::new("ban").expect("a tenant")));
         assert!(!name.is_of(&TenantName::new("bank/payments").expect("a tenant")));

@@ -234,9 +234,11 @@ where
                 Ok(there) => self.registrar.turn(&**self.directory.insert(there), now),
                 Err(error) => self.registrar.turn_without(error, now),
             };
+            // A caller that learns of a change finds its result.
+            self.publish(&wanted);
             change.into_iter().for_each(&mut self.tell);
             self.order_watch(pause);
-            if self.is_stopped_after(&wanted, pause) {
+            if self.is_stopped_within(pause) {
                 break;
             }
         }
@@ -257,9 +259,8 @@ where
         }
     }
 
-    /// Publishes the result of a turn in which these heaps were wanted, and waits for the next turn. Returns whether
-    /// the thread must stop.
-    fn is_stopped_after(&self, wanted: &BTreeSet<u64>, pause: Duration) -> bool {
+    /// Publishes the result of a turn in which these heaps were wanted.
+    fn publish(&self, wanted: &BTreeSet<u64>) {
         let mut state = self.shared.lock();
         state.lease = self.registrar.lease().cloned();
         let held = self.registrar.heaps_held();
@@ -268,6 +269,11 @@ where
         state.held.retain(is_held);
         let again = held.intersection(&state.heaps).copied().collect::<Vec<_>>();
         state.held.extend(again);
+    }
+
+    /// Waits for the next turn. Returns whether the thread must stop.
+    fn is_stopped_within(&self, pause: Duration) -> bool {
+        let state = self.shared.lock();
         let wait = |state, pause, until: fn(&State) -> bool| {
             let waited = self.shared.wake.wait_timeout_while(state, pause, |state| !until(state));
             waited.unwrap_or_else(PoisonError::into_inner).0

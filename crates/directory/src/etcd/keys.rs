@@ -12,6 +12,7 @@
 //! A tenant's usage is the sum of its claims, so no counter must be decreased when a lease ends.
 
 use super::api::Keys;
+use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
 use portcullis_protocol::TenantName;
@@ -38,6 +39,23 @@ impl Layout {
 
     pub(super) fn name(&self, name: &Name) -> String {
         format!("{}/names/{name}", self.0)
+    }
+
+    /// Returns the keys of the names below another one.
+    pub(super) fn names_below(&self, above: &Name) -> Keys {
+        Keys::below(&self.name(above))
+    }
+
+    /// Returns the name that a key stands for.
+    ///
+    /// # Errors
+    /// It is the key of no name: another program has put it.
+    pub(super) fn name_of(&self, key: &[u8]) -> Result<Name, DirectoryError> {
+        let names = format!("{}/names/", self.0);
+        let text = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&names));
+        text.and_then(|text| Name::new(text).ok()).ok_or_else(|| {
+            DirectoryError::Nonsense(format!("{} is no name's key", String::from_utf8_lossy(key)))
+        })
     }
 
     pub(super) fn heap(&self, address: u64) -> String {
@@ -100,6 +118,16 @@ mod tests {
         assert_eq!(claims("bank"), "/portcullis/claims/bank");
         assert_eq!(claims("bank/eu"), "/portcullis/claims/bank%2Feu");
         assert_ne!(claims("bank/eu"), claims("bank%2Feu"));
+    }
+
+    #[test]
+    fn a_names_key_is_read_back() {
+        let layout = Layout::new(&Name::new("a/b").expect("a name"));
+        let name = Name::new("bank/kv/one").expect("a name");
+        assert_eq!(layout.name_of(layout.name(&name).as_bytes()), Ok(name));
+        for key in ["/a/b/heaps/bank", "/a/b/names/", "/a/b/names/bank//kv", "/b/names/bank"] {
+            assert!(layout.name_of(key.as_bytes()).is_err(), "{key}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ use endpoint::Endpoints;
 use gateway::{Failure, Gateway, Repeat};
 use keys::Layout;
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -216,6 +216,18 @@ impl Directory for Etcd {
         name: &Name,
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
         names::watch(self, tenant, name)
+    }
+
+    fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+        names::list(self, tenant, above)
+    }
+
+    fn watch_list(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+    ) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError> {
+        names::watch_list(self, tenant, above)
     }
 
     fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {

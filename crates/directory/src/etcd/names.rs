@@ -2,6 +2,7 @@
 
 use super::api::{Compare, KeyValue, Keys, RequestOp, Transaction};
 use super::gateway::Repeat;
+use super::keys::Layout;
 use super::watch::Watching;
 use super::{Etcd, claims, lease_number, records};
 use crate::directory::Watch;
@@ -11,6 +12,7 @@ use crate::lease::Lease;
 use crate::name::Name;
 use crate::quota::Asked;
 use portcullis_protocol::TenantName;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub(super) fn register(
@@ -108,6 +110,40 @@ pub(super) fn watch(
     let tenant = *tenant;
     let keys = Keys::one(&etcd.0.layout.name(name));
     Ok(Box::new(Watching::new(etcd, keys, Box::new(move |there| seen(there, &tenant)))?))
+}
+
+pub(super) fn list(
+    etcd: &Etcd,
+    tenant: &TenantName,
+    above: &Name,
+) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+    let read = etcd.read(etcd.0.layout.names_below(above), etcd.until())?;
+    all_seen(&etcd.0.layout, &read.kvs, tenant)
+}
+
+pub(super) fn watch_list(
+    etcd: &Etcd,
+    tenant: &TenantName,
+    above: &Name,
+) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError> {
+    let (tenant, layout) = (*tenant, etcd.0.layout.clone());
+    let keys = layout.names_below(above);
+    Ok(Box::new(Watching::new(etcd, keys, Box::new(move |there| all_seen(&layout, there, &tenant)))?))
+}
+
+/// Returns the entries that a tenant sees, of these keys.
+fn all_seen(
+    layout: &Layout,
+    there: &[KeyValue],
+    tenant: &TenantName,
+) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+    let mut all = BTreeMap::new();
+    for stored in there {
+        if let Some(found) = records::registered(stored)?.seen_by(tenant) {
+            all.insert(layout.name_of(&stored.key.0)?, found);
+        }
+    }
+    Ok(all)
 }
 
 fn seen(there: &[KeyValue], tenant: &TenantName) -> Result<Option<Found>, DirectoryError> {

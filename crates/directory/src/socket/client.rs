@@ -14,7 +14,7 @@ use crate::name::Name;
 use crate::quota::{Quota, Usage};
 use portcullis_attach::unix::{MessageError, MessageSocket};
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -157,8 +157,14 @@ impl Remote {
     fn ask_all(&self, asked: Asked) -> Result<Vec<Told>, DirectoryError> {
         let Shared { server, line } = &*self.0;
         let until = clock::now() + server.patience;
-        let changes =
-            !matches!(asked, Asked::LookUp { .. } | Asked::Heaps(_) | Asked::Usage(_) | Asked::KeepAlive(_));
+        let changes = !matches!(
+            asked,
+            Asked::LookUp { .. }
+                | Asked::List { .. }
+                | Asked::Heaps(_)
+                | Asked::Usage(_)
+                | Asked::KeepAlive(_)
+        );
         let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
         let there = match &mut *line {
             Some(there) => there,
@@ -245,7 +251,12 @@ fn more(
     all: &mut Vec<Told>,
     until: Instant,
 ) -> Result<(), RequestError> {
-    while let Some(Told::Heaps { is_more: true, .. } | Told::Holders { is_more: true, .. }) = all.last() {
+    while let Some(
+        Told::Heaps { is_more: true, .. }
+        | Told::Holders { is_more: true, .. }
+        | Told::Names { is_more: true, .. },
+    ) = all.last()
+    {
         if all.len() >= PARTS_MAX {
             return Err(RequestError::Broken(server.nonsense()));
         }
@@ -297,6 +308,20 @@ impl Directory for Remote {
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError> {
         let begin = Asked::Watch { tenant: *tenant, name: name.to_string() };
         Ok(Box::new(self.watch_by(begin, see_name)?))
+    }
+
+    fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+        let told = self.ask_all(Asked::List { tenant: *tenant, above: above.to_string() })?;
+        see_names(&self.0.server, told)
+    }
+
+    fn watch_list(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+    ) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError> {
+        let begin = Asked::WatchList { tenant: *tenant, above: above.to_string() };
+        Ok(Box::new(self.watch_by(begin, see_names)?))
     }
 
     fn create_heap(&self, lease: &Lease, bytes: u64, others: &Who) -> Result<HeapRange, DirectoryError> {
@@ -351,6 +376,18 @@ fn see_name(server: &ServerAddress, mut told: Vec<Told>) -> Result<Option<Found>
         Some(other) => Err(no(server, other)),
         None => Err(server.nonsense()),
     }
+}
+
+fn see_names(server: &ServerAddress, told: Vec<Told>) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+    let mut all = BTreeMap::new();
+    for part in told {
+        let Told::Names { names, .. } = part else { return Err(no(server, part)) };
+        for (name, found) in names {
+            let name = Name::new(&name).map_err(|wrong| DirectoryError::Nonsense(wrong.to_string()))?;
+            all.insert(name, found.read().map_err(DirectoryError::Nonsense)?);
+        }
+    }
+    Ok(all)
 }
 
 fn see_heap(server: &ServerAddress, told: Vec<Told>) -> Result<BTreeSet<LeaseId>, DirectoryError> {

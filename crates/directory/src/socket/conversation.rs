@@ -4,14 +4,16 @@
 //! answer, or begins with something other than a hello. It is sent the reason and hung up on.
 
 use super::messages::{
-    Asked, MESSAGE_BYTES_MAX, PART_MAX, Question, Reply, SentError, SentFound, SentRange, Told, VERSION,
-    decode, encode, quota, sent_range, sent_space, sent_usage,
+    Asked, MESSAGE_BYTES_MAX, Question, Reply, SentError, SentFound, Told, VERSION, decode, encode, quota,
+    sent_range, sent_space, sent_usage,
 };
+use super::parts::Parts;
 use super::server::{LEASES_MAX, Parked, ServerState, Speaker};
 use super::watching::{Subject, Watched};
 use crate::addresses::HeapRange;
 use crate::directory::Directory;
 use crate::embedded::Embedded;
+use crate::entry::Found;
 use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
@@ -21,6 +23,7 @@ use portcullis_attach::{Accepted, Dismissal, Handshake, HasRoom, Limits, Outgoin
 use portcullis_protocol::TenantName;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Reason for which the server hangs up on a peer.
@@ -44,13 +47,6 @@ enum ConversationState {
     Client { client: u64, speaker: Speaker },
 }
 
-/// Remaining part of a list, for further requests.
-#[derive(Debug)]
-enum Rest {
-    Heaps(Vec<SentRange>),
-    Holders(Vec<u64>),
-}
-
 /// A watch. A connection with a watch does nothing else.
 #[derive(Debug)]
 struct Watch {
@@ -67,7 +63,8 @@ pub(super) struct Conversation {
     peer: Peer,
     state: ConversationState,
     outgoing: Option<Vec<u8>>,
-    rest: Option<Rest>,
+    /// The remaining part of a list, for further requests.
+    rest: Option<Parts>,
     watch: Option<Watch>,
 }
 
@@ -104,7 +101,7 @@ impl Conversation {
     fn watch(&mut self, number: u32, subject: Subject, server: &ServerState) {
         let mut watched = Watched::new(subject);
         let (told, rest) = watched.look(&server.directory).expect("nothing was seen before");
-        self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
+        self.rest = rest;
         let (directory, parked) = (server.directory.clone(), server.parked.clone());
         self.watch = Some(Watch { watched, directory, parked, waiting: None });
         self.say(number, told);
@@ -131,36 +128,19 @@ impl Conversation {
         let Some((told, rest)) = watch.watched.look(&watch.directory) else { return };
         watch.waiting = None;
         watch.parked.lock().remove(&client);
-        self.rest = (!rest.is_empty()).then_some(Rest::Holders(rest));
+        self.rest = rest;
         self.say(number, told);
     }
 
     /// Returns the next part of a list.
     fn more(&mut self) -> Option<Told> {
-        fn cut<T>(list: &mut Vec<T>) -> (Vec<T>, bool) {
-            let rest = list.split_off(list.len().min(PART_MAX));
-            let part = std::mem::replace(list, rest);
-            (part, !list.is_empty())
-        }
-        let (told, is_more) = match self.rest.as_mut()? {
-            Rest::Heaps(list) => {
-                let (heaps, is_more) = cut(list);
-                (Told::Heaps { heaps, is_more }, is_more)
-            }
-            Rest::Holders(list) => {
-                let (leases, is_more) = cut(list);
-                (Told::Holders { leases, is_more }, is_more)
-            }
-        };
-        if !is_more {
-            self.rest = None;
-        }
-        Some(told)
+        self.rest.take().map(|parts| self.list(parts))
     }
 
-    fn list(&mut self, heaps: Vec<HeapRange>) -> Told {
-        self.rest = Some(Rest::Heaps(heaps.into_iter().map(sent_range).collect()));
-        self.more().expect("there is a list")
+    fn list(&mut self, parts: Parts) -> Told {
+        let (told, rest) = parts.first();
+        self.rest = rest;
+        told
     }
 
     fn answer(
@@ -188,6 +168,15 @@ impl Conversation {
                 }
                 Err(error) => Err(error),
             },
+            Asked::WatchList { tenant, above } => {
+                match asker.may_speak_for(&tenant).and(asker.name(&above)) {
+                    Ok(above) => {
+                        self.watch(number, Subject::Names(tenant, above), server);
+                        return Ok(());
+                    }
+                    Err(error) => Err(error),
+                }
+            }
             Asked::WatchHeap { lease, address } => {
                 match asker.may_watch(self.user(), LeaseId(lease), address) {
                     Ok(()) => {
@@ -197,8 +186,11 @@ impl Conversation {
                     Err(error) => Err(error),
                 }
             }
-            Asked::Heaps(lease) => asker.heaps(LeaseId(lease)).map(|heaps| self.list(heaps)),
-            Asked::Reclaim => asker.reclaim().map(|heaps| self.list(heaps)),
+            Asked::Heaps(lease) => asker.heaps(LeaseId(lease)).map(|heaps| self.list(Parts::of_heaps(heaps))),
+            Asked::Reclaim => asker.reclaim().map(|heaps| self.list(Parts::of_heaps(heaps))),
+            Asked::List { tenant, above } => {
+                asker.names(&tenant, &above).map(|names| self.list(Parts::of_names(&names)))
+            }
             asked => asker.ask(asked),
         };
         self.say(number, told.unwrap_or_else(|error| Told::No(SentError::of(&error))));
@@ -241,6 +233,11 @@ impl Asker<'_> {
 
     fn name(self, text: &str) -> Result<Name, DirectoryError> {
         Name::new(text).map_err(|error| refused(&error.to_string()))
+    }
+
+    fn names(self, tenant: &TenantName, above: &str) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+        self.may_speak_for(tenant)?;
+        self.server.directory.list(tenant, &self.name(above)?)
     }
 
     fn may_watch(self, user: User, lease: LeaseId, address: u64) -> Result<(), DirectoryError> {

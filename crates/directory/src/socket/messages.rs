@@ -11,10 +11,12 @@ use portcullis_protocol::TenantName;
 use serde::{Deserialize, Serialize};
 
 /// The number in a client's first message, with which each side detects a peer of another kind or version.
-pub(super) const VERSION: u32 = u32::from_be_bytes(*b"pdr1");
+pub(super) const VERSION: u32 = u32::from_be_bytes(*b"pdr2");
 /// Maximum size of a message in bytes: an entry with as many addresses and tenants as it can have is half as long.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 << 10;
-/// Maximum number of list items in one answer.
+/// Maximum number of bytes of entries in one answer, but for the last of them.
+pub(super) const NAMES_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 2;
+/// Maximum number of other list items in one answer.
 pub(super) const PART_MAX: usize = 1_000;
 
 /// A request from a client. Its answer has the same number.
@@ -80,6 +82,16 @@ pub(super) enum Asked {
         lease: u64,
         address: u64,
     },
+    /// Requests the entries below a name.
+    List {
+        tenant: TenantName,
+        above: String,
+    },
+    /// Begins a watch of the entries below a name. The connection does nothing else from then on.
+    WatchList {
+        tenant: TenantName,
+        above: String,
+    },
     /// Requests the next value of the watch. It is answered when the value differs from the last answer.
     Wait,
 }
@@ -117,8 +129,16 @@ pub(super) enum Told {
         leases: Vec<u64>,
         is_more: bool,
     },
+    /// The entries below a name: part of the list, and whether more parts follow.
+    Names {
+        names: Vec<SentName>,
+        is_more: bool,
+    },
     No(SentError),
 }
+
+/// A name, and its entry.
+pub(super) type SentName = (String, SentFound);
 
 /// The start and the end of the address space, and the sizes of the smallest and the largest heap.
 pub(super) type SentSpace = [u64; 4];
@@ -331,6 +351,15 @@ mod tests {
         assert!(encode(&Reply { number: u32::MAX, told }).len() <= MESSAGE_BYTES_MAX);
         let told = Told::Holders { leases: vec![u64::MAX; PART_MAX], is_more: true };
         assert!(encode(&Reply { number: u32::MAX, told }).len() <= MESSAGE_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_longest_name_with_its_entry_fits_into_a_message_with_others() {
+        let long = Address::new(&"x".repeat(Address::BYTES_MAX)).expect("an address");
+        let target = Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX] };
+        let found = Found { target, tenant: tenant(1), lease: LeaseId(u64::MAX), registration: u64::MAX };
+        let name = (["x"; Name::SEGMENTS_MAX].join(&"y".repeat(14)), SentFound::of(&found));
+        assert!(encode(&name).len() + 64 <= MESSAGE_BYTES_MAX - NAMES_BYTES_MAX);
     }
 
     #[test]

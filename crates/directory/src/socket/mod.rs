@@ -13,6 +13,7 @@
 mod client;
 mod conversation;
 mod messages;
+mod parts;
 mod server;
 mod watching;
 

@@ -212,6 +212,16 @@ impl DirectoryState {
         self.names.get(name)?.seen_by(tenant)
     }
 
+    /// Returns the entries below a name that the tenant may see.
+    pub fn list(&mut self, tenant: &TenantName, above: &Name, now: Duration) -> BTreeMap<Name, Found> {
+        self.expire(now);
+        // Names such as `a-b` sort between `a` and `a/b`.
+        let from_above = self.names.range(above.clone()..);
+        let among = from_above.take_while(|(name, _)| name.as_str().starts_with(above.as_str()));
+        let below = among.filter(|(name, _)| name.is_below(above));
+        below.filter_map(|(name, there)| Some((name.clone(), there.seen_by(tenant)?))).collect()
+    }
+
     /// Sets the quota of a tenant, or of all tenants without a quota of their own.
     pub fn set_quota(&mut self, tenant: Option<&TenantName>, quota: Quota) {
         match tenant {

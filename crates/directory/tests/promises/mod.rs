@@ -5,7 +5,7 @@ use portcullis_directory::{
 };
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,9 @@ for_each_promise!(
     a_watch_is_told_when_a_lease_ends_by_itself,
     an_ended_lease_does_nothing_more,
     a_watch_reports_changes_ends_and_new_beginnings,
+    names_are_listed_by_the_name_above_them,
+    a_list_of_any_length_arrives_whole,
+    a_watch_of_a_list_reports_new_names_changes_and_ends,
     heaps_lie_apart_and_aligned,
     a_heap_outlives_its_maker_while_somebody_holds_it,
     a_heap_is_for_those_it_was_made_for,
@@ -279,6 +282,85 @@ pub fn a_watch_reports_changes_ends_and_new_beginnings(directory: &dyn Directory
     assert_ne!(again.registration, first.registration);
     directory.end_lease(&server).expect("its own");
     assert_eq!(next(&mut *watch), None);
+}
+
+/// Returns the names that a list has.
+fn names_of<T>(list: &BTreeMap<Name, T>) -> Vec<&str> {
+    list.keys().map(Name::as_str).collect()
+}
+
+pub fn names_are_listed_by_the_name_above_them(directory: &dyn Directory) {
+    let (bank, shop) = (lease(directory, "bank"), lease(directory, "shop"));
+    let all = ["bank/kv", "bank/kv-old/a", "bank/kv/a", "bank/kv/b/c", "bank/kv.d", "bank/kv0", "bank/kw/a"];
+    for text in all {
+        let access = if text == "bank/kv/a" { Access::public() } else { Access::private() };
+        directory.register(&bank, &name(text), &entry(text, access)).expect("it is free");
+    }
+    directory.register(&shop, &name("shop/kv/a"), &entry("x", Access::public())).expect("it is free");
+    let list = |of: &str, above: &str| directory.list(&tenant(of), &name(above)).expect("it is there");
+    assert_eq!(names_of(&list("bank", "bank/kv")), ["bank/kv/a", "bank/kv/b/c"]);
+    assert_eq!(names_of(&list("shop", "bank/kv")), ["bank/kv/a"], "a tenant sees what it may look up");
+    assert_eq!(names_of(&list("bank", "bank/kv/b")), ["bank/kv/b/c"]);
+    assert_eq!(names_of(&list("bank", "bank")), sorted(&all));
+    assert_eq!(list("bank", "bank/nothing"), BTreeMap::new());
+    let found = directory.look_up(&tenant("bank"), &name("bank/kv/a")).expect("it is there");
+    assert_eq!(list("bank", "bank/kv")[&name("bank/kv/a")], found);
+    directory.withdraw(&bank, &name("bank/kv/a")).expect("it has it");
+    assert_eq!(names_of(&list("bank", "bank/kv")), ["bank/kv/b/c"]);
+    directory.end_lease(&bank).expect("it is there");
+    assert_eq!(list("bank", "bank"), BTreeMap::new(), "names end with their lease");
+}
+
+/// Returns the names in the order of a list.
+fn sorted<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let mut names = names.to_vec();
+    names.sort_unstable();
+    names
+}
+
+pub fn a_list_of_any_length_arrives_whole(directory: &dyn Directory) {
+    let bank = lease(directory, "bank");
+    // The names and entries together are longer than a message of any implementation.
+    let long = Address::new(&"x".repeat(Address::BYTES_MAX)).expect("an address");
+    let mut expected = Vec::new();
+    for number in 0..60 {
+        let addresses = vec![long.clone(); 1 + number % Target::NODE_ADDRESSES_MAX];
+        let entry = Entry { target: Target::Node { addresses }, access: Access::private() };
+        let name = name(&format!("bank/kv/{number:02}"));
+        directory.register(&bank, &name, &entry).expect("it is free");
+        expected.push((name, entry.target));
+    }
+    let mut watch = directory.watch_list(&tenant("bank"), &name("bank/kv")).expect("anybody may look");
+    let list = directory.list(&tenant("bank"), &name("bank/kv")).expect("it is there");
+    assert_eq!(*watch.seen(), list);
+    let targets: Vec<_> = list.into_iter().map(|(name, found)| (name, found.target)).collect();
+    assert_eq!(targets, expected);
+    directory.end_lease(&bank).expect("it is there");
+    while !next(&mut *watch).is_empty() {}
+}
+
+pub fn a_watch_of_a_list_reports_new_names_changes_and_ends(directory: &dyn Directory) {
+    let (bank, other) = (lease(directory, "bank"), lease(directory, "bank"));
+    let mut watch = directory.watch_list(&tenant("bank"), &name("bank/kv")).expect("anybody may look");
+    assert_eq!(*watch.seen(), BTreeMap::new());
+    assert_eq!(watch.next(Duration::ZERO).expect("it is there"), None);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| next(&mut *watch));
+        directory.register(&bank, &name("bank/kv/a"), &entry("a", Access::private())).expect("it is free");
+        assert_eq!(names_of(&waiting.join().expect("it ends")), ["bank/kv/a"]);
+    });
+    directory.register(&other, &name("bank/kv/b"), &entry("b", Access::private())).expect("it is free");
+    assert_eq!(names_of(&next(&mut *watch)), ["bank/kv/a", "bank/kv/b"]);
+    // Other names change nothing.
+    directory.register(&bank, &name("bank/kw/a"), &entry("a", Access::private())).expect("it is free");
+    assert_eq!(watch.next(Duration::from_millis(50)).expect("it is there"), None);
+    let moved = entry("c", Access::private());
+    directory.register(&bank, &name("bank/kv/a"), &moved).expect("it has it");
+    assert_eq!(next(&mut *watch)[&name("bank/kv/a")].target, moved.target);
+    directory.end_lease(&other).expect("it is there");
+    assert_eq!(names_of(&next(&mut *watch)), ["bank/kv/a"]);
+    directory.withdraw(&bank, &name("bank/kv/a")).expect("it has it");
+    assert_eq!(next(&mut *watch), BTreeMap::new());
 }
 
 pub fn heaps_lie_apart_and_aligned(directory: &dyn Directory) {
