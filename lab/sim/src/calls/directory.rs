@@ -207,7 +207,17 @@ impl Directory {
         judge.check(Promise::Lease, found == known, || {
             format!("{name} stands for {found:?}, where {known:?} was registered")
         });
+        name.above().for_each(|above| self.check_list(tenant, &above, now, judge));
         found
+    }
+
+    /// Compares a list with the names that the model knows. Each entry is visible to each tenant.
+    fn check_list(&mut self, tenant: &TenantName, above: &Name, now: Nanos, judge: &mut Judge) {
+        let listed: Vec<Name> = self.state.list(tenant, above, time(now)).into_keys().collect();
+        let known: Vec<Name> = self.names.keys().filter(|name| name.is_below(above)).cloned().collect();
+        judge.check(Promise::Lease, listed == known, || {
+            format!("below {above} are {listed:?}, where {known:?} were registered")
+        });
     }
 
     pub fn create(
