@@ -8,6 +8,7 @@ use portcullis_nic::{
     QpChange, QpId, QpState, Region, RemoteAddress, RemoteSpan, Rkey, SendQueue, Status, Window,
     WindowBinding, WindowKind, WorkRequest,
 };
+use portcullis_softnic::core::copy_units::{PieceSizes, Pieces};
 use portcullis_softnic::core::engines::{Seat, SeatTurn};
 use portcullis_softnic::core::{CompletionPoller, Ring, SendPoster, ThreadRunner};
 use portcullis_softnic::{NicMemory, PortLayout, PortResources, SoftNic};
@@ -25,6 +26,7 @@ const BYTES: u32 = 512;
 const WORD: u64 = CLIENTS as u64 * BYTES as u64;
 /// Turns within which an operation ends, and a busy client is lent.
 const TURNS_MAX: usize = 200;
+const SIZES: PieceSizes = PieceSizes { transfer_min: 400, piece_max: 100 };
 const SIZE: EndpointSize = EndpointSize {
     chunk_queue_pairs: 0,
     data_queue_pairs: 2,
@@ -46,11 +48,25 @@ impl ThreadRunner for Turning {
     }
 }
 
+/// A copy unit that moves a piece when the NIC waits for it.
+#[derive(Debug)]
+struct Moving(Arc<Pieces<TornMemory>>);
+
+impl ThreadRunner for Moving {
+    fn wake(&self, _: usize) {}
+
+    fn wait(&self) {
+        let _ = self.0.move_next();
+    }
+}
+
 /// An operation that is under way.
 #[derive(Clone, Debug)]
 struct UnderWay {
     id: u64,
     kind: Kind,
+    /// Whether a copy unit moves its bytes, if there is one.
+    is_long: bool,
     /// Whether its queue pair had no rights when it was posted.
     is_without_rights: bool,
     /// The bytes of the span when a read was posted. `None`: the operation is no read.
@@ -98,6 +114,8 @@ struct Client {
 pub(super) struct Bench {
     nic: SoftNic<TornMemory>,
     seat: Arc<Seat<TornMemory>>,
+    /// The queue of the copy unit, if the NIC has one.
+    pieces: Option<Arc<Pieces<TornMemory>>>,
     cq: CqId,
     memory: TornMemory,
     region: Region,
@@ -110,6 +128,8 @@ pub(super) struct Bench {
     /// The pattern that is written next.
     pattern: u8,
     wrong: Option<String>,
+    /// Whether clients begin nothing any more.
+    is_over: bool,
 }
 
 fn place(client: usize) -> u64 {
@@ -117,10 +137,16 @@ fn place(client: usize) -> u64 {
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    /// Makes a NIC with an engine, and with a copy unit or without.
+    pub fn new(has_copy_unit: bool) -> Self {
         let mut nic = SoftNic::<TornMemory>::default();
         let pd = nic.allocate_pd().expect("a domain");
         let cq = nic.create_cq(1024).expect("a queue");
+        let pieces = has_copy_unit.then(Arc::<Pieces<TornMemory>>::default);
+        if let Some(pieces) = &pieces {
+            let unit = Arc::new(Moving(Arc::clone(pieces)));
+            nic.core().set_copy_units(vec![Arc::clone(pieces)], unit, SIZES);
+        }
         let mut seat = None;
         nic.core().set_engines(1, |seats| {
             seat = Some(Arc::clone(&seats[0]));
@@ -132,6 +158,7 @@ impl Bench {
         let mut bench = Self {
             nic,
             seat: seat.expect("one engine"),
+            pieces,
             cq,
             memory,
             region: region.expect("a region"),
@@ -142,6 +169,7 @@ impl Bench {
             refusals: [0; 2],
             pattern: 0,
             wrong: None,
+            is_over: false,
         };
         (0..CLIENTS).for_each(|number| bench.join(pd, number));
         bench
@@ -229,7 +257,8 @@ impl Bench {
             1 | 2 => Kind::Read,
             _ => Kind::Write,
         };
-        if !self.clients[number].is_bound || self.clients[number].queue_pairs[on].operation.is_some() {
+        let is_busy = self.clients[number].queue_pairs[on].operation.is_some();
+        if self.is_over || is_busy || !self.clients[number].is_bound {
             return;
         }
         // Only the queue pair that is rebuilt carries requests that may be refused.
@@ -274,7 +303,8 @@ impl Bench {
         self.next_id += 1;
         queue_pair.buffer = None;
         let (is_without_rights, expected) = (!queue_pair.has_rights, (kind == Kind::Read).then_some(held));
-        queue_pair.operation = Some(UnderWay { id, kind, is_without_rights, expected });
+        let is_long = matches!(kind, Kind::Read | Kind::Write) && length >= SIZES.transfer_min;
+        queue_pair.operation = Some(UnderWay { id, kind, is_long, is_without_rights, expected });
     }
 
     /// Begins an operation that an engine does not carry out, and that fails.
@@ -323,16 +353,16 @@ impl Bench {
 
     /// Takes a turn of the engine, within which the NIC's thread may withdraw windows.
     pub fn turn_engine(bench: &Rc<RefCell<Self>>, dice: &mut Dice) {
-        let (seat, may_interrupt) = {
+        let (seat, victims) = {
             let mut own = bench.borrow_mut();
             // The NIC's thread gives and takes clients only between the engine's turns.
             own.turn();
             own.turn();
             (0..CLIENTS).for_each(|client| own.begin(client, dice));
-            (Arc::clone(&own.seat), own.seat.clients() == CLIENTS)
+            (Arc::clone(&own.seat), own.interruptible())
         };
-        let turn = if may_interrupt && dice.per_mille(500) {
-            let (other, victim) = (Rc::clone(bench), dice.index(CLIENTS));
+        let turn = if !victims.is_empty() && dice.per_mille(500) {
+            let (other, victim) = (Rc::clone(bench), victims[dice.index(victims.len())]);
             let steps = move || other.borrow_mut().go_on_within_a_turn(victim);
             interrupted(dice.of(0..1001), steps, || seat.turn())
         } else {
@@ -341,6 +371,34 @@ impl Bench {
         let mut own = bench.borrow_mut();
         own.counts.on_engine += u64::from(turn == SeatTurn::Worked);
         own.take_completions();
+    }
+
+    /// Returns the clients whose windows the NIC's thread may withdraw within a turn of the engine. That thread then neither gives
+    /// a client nor takes one back, since it would wait for the end of this very turn: the engine has all clients, or all but
+    /// one, of which a piece waits at the copy unit and whose operation is not refused.
+    fn interruptible(&self) -> Vec<usize> {
+        if self.seat.clients() == CLIENTS {
+            return (0..CLIENTS).collect();
+        }
+        let is_handed_over = |client: &Client| {
+            client.is_bound
+                && client.withdrawal.is_none()
+                && client.queue_pairs[0].operation.as_ref().is_some_and(|operation| operation.is_long)
+        };
+        let of_unit = (0..CLIENTS).filter(|&number| is_handed_over(&self.clients[number]));
+        let of_unit: Vec<usize> = of_unit.collect();
+        let is_moving = self.pieces.as_ref().is_some_and(|pieces| pieces.is_waiting());
+        if self.seat.clients() + 1 < CLIENTS || !is_moving || of_unit.len() != 1 {
+            return Vec::new();
+        }
+        (0..CLIENTS).filter(|number| !of_unit.contains(number)).collect()
+    }
+
+    /// Lets the copy unit move a piece.
+    pub fn move_piece(&self) {
+        if let Some(pieces) = &self.pieces {
+            let _ = pieces.move_next();
+        }
     }
 
     /// The NIC's thread withdraws a window while the engine is in a turn.
@@ -354,6 +412,8 @@ impl Bench {
         }
         self.nic.turn();
         self.take_node_completions();
+        let is_moving = self.pieces.as_ref().is_some_and(|pieces| pieces.is_waiting());
+        self.counts.awaited_both += u64::from(is_moving && self.clients[victim].withdrawal.is_some());
         // Any other has to wait for the engine.
         for client in &mut self.clients {
             client.withdrawal = client.withdrawal.map(|_| true);
@@ -376,6 +436,7 @@ impl Bench {
             if own.seat.clients() > before {
                 return;
             }
+            own.move_piece();
             let seat = Arc::clone(&own.seat);
             drop(own);
             let _ = seat.turn();
@@ -491,9 +552,11 @@ impl Bench {
 
     /// Ends all operations, and compares the counts.
     pub fn finish(bench: &Rc<RefCell<Self>>, dice: &mut Dice) -> Result<EngineCounts, String> {
+        bench.borrow_mut().is_over = true;
         for _ in 0..TURNS_MAX {
             Self::turn_engine(bench, dice);
             let mut own = bench.borrow_mut();
+            own.move_piece();
             own.turn();
             own.check()?;
         }
@@ -506,6 +569,7 @@ impl Bench {
         if own.refusals[0] != own.refusals[1] {
             return Err(format!("{} refusals, and the node learns of {}", own.refusals[0], own.refusals[1]));
         }
+        own.counts.pieces = own.pieces.as_ref().map_or(0, |pieces| pieces.finished());
         Ok(own.counts)
     }
 }
