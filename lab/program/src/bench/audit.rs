@@ -4,7 +4,7 @@
 //! A machine's speed drifts by more than the cost of a log. So the three settings take turns.
 
 use super::node_process::Setup;
-use super::permissions::Run;
+use super::permissions::{LifeCourse, Run};
 use super::report::{Setting, print_json};
 use super::turns::{Round, Spread, in_turns};
 use super::{BenchError, BenchOptions, pingpong};
@@ -63,7 +63,7 @@ pub fn run(options: &BenchOptions) -> Result<(), BenchError> {
 
 fn run_with(options: &BenchOptions, log: &Log, round: Round) -> Result<Run, BenchError> {
     let setup = Setup { audit: log.events, ..options.setup() };
-    Run::on_own_node(options, &setup, (&format!("{round}: {}", log.name), false))
+    Run::on_own_node(options, &setup, (&format!("{round}: {}", log.name), LifeCourse::SINGLE))
 }
 
 fn row(log: &Log, runs: &[Run], without: &[Run]) -> Row {

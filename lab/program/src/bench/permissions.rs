@@ -10,7 +10,7 @@ use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
 use portcullis::{
-    Acquire, Allocate, Answer, Call, ControlRequest, Error, Lifetime, NotBegun, ObjectRef, Session,
+    Acquire, Allocate, Answer, BarePermission, Call, ControlRequest, Lifetime, ObjectRef, Session,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -19,8 +19,12 @@ use std::time::{Duration, Instant};
 const WARM_UP: u64 = 50_000;
 /// Objects that permissions are acquired over, at random.
 const OBJECTS: usize = 16_384;
-/// Requests in flight at once: as many as the control queue pair holds, less some room for revocations.
+/// Requests in flight at once if each has a message: as many as the control queue pair holds, less some room for revocations.
 const UNDER_WAY: usize = 48;
+/// Requests in flight at once if messages carry [`PACKED`] each.
+const UNDER_WAY_PACKED: usize = 4 * PACKED;
+/// Requests of a packed message.
+const PACKED: usize = 64;
 /// The lease of the last step, as in the paper's evaluation (Patronus §7.2.4).
 const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 
@@ -28,20 +32,57 @@ const SHORT_LEASE: Lifetime = Lifetime::micros(100);
 struct EvaluationStep {
     name: &'static str,
     without: &'static [&'static str],
-    /// Whether permissions expire instead of being revoked.
-    expire: bool,
+    course: LifeCourse,
 }
 
-const STEPS: [EvaluationStep; 5] = [
+/// How permissions are requested and ended.
+#[derive(Clone, Copy, Debug)]
+pub struct LifeCourse {
+    /// Whether permissions expire instead of being revoked.
+    pub expire: bool,
+    /// Whether messages carry [`PACKED`] requests, and not one.
+    pub is_packed: bool,
+}
+
+impl LifeCourse {
+    /// Each request has a message, and permissions are revoked.
+    pub const SINGLE: Self = Self { expire: false, is_packed: false };
+
+    fn under_way(self) -> usize {
+        if self.is_packed { UNDER_WAY_PACKED } else { UNDER_WAY }
+    }
+
+    /// Returns the number of requests that begin together.
+    fn at_once(self) -> usize {
+        if self.is_packed { PACKED } else { 1 }
+    }
+
+    /// The options of a node that has room for this many requests.
+    fn node_options(self) -> Vec<String> {
+        if self.is_packed {
+            vec![format!("--requests-per-message={PACKED}")]
+        } else {
+            vec!["--control-depth=64".to_owned()]
+        }
+    }
+}
+
+/// The steps of the paper, and one that it does not have: messages that carry many requests.
+const STEPS: [EvaluationStep; 6] = [
     EvaluationStep {
         name: "Baseline",
         without: &["delayed-unbinding", "contiguity", "handover"],
-        expire: false,
+        course: LifeCourse::SINGLE,
     },
-    EvaluationStep { name: "+ Delay", without: &["contiguity", "handover"], expire: false },
-    EvaluationStep { name: "+ Cont", without: &["handover"], expire: false },
-    EvaluationStep { name: "+ HO", without: &[], expire: false },
-    EvaluationStep { name: "+ Expr", without: &[], expire: true },
+    EvaluationStep { name: "+ Delay", without: &["contiguity", "handover"], course: LifeCourse::SINGLE },
+    EvaluationStep { name: "+ Cont", without: &["handover"], course: LifeCourse::SINGLE },
+    EvaluationStep { name: "+ HO", without: &[], course: LifeCourse::SINGLE },
+    EvaluationStep {
+        name: "+ HO, 64 a message",
+        without: &[],
+        course: LifeCourse { expire: false, is_packed: true },
+    },
+    EvaluationStep { name: "+ Expr", without: &[], course: LifeCourse { expire: true, is_packed: false } },
 ];
 
 #[derive(Debug, Serialize)]
@@ -106,7 +147,7 @@ fn print_table(report: &Report) {
 
 fn run_step(options: &BenchOptions, step: &EvaluationStep) -> Result<(Row, u64), BenchError> {
     let setup = Setup { without: step.without.to_vec(), ..options.setup() };
-    let run = Run::on_own_node(options, &setup, (step.name, step.expire))?;
+    let run = Run::on_own_node(options, &setup, (step.name, step.course))?;
     Ok((run.row(step), run.ended))
 }
 
@@ -121,16 +162,17 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts a node and measures it. Permissions expire if `expire`, else they are revoked.
+    /// Starts a node and measures it.
     pub fn on_own_node(
         options: &BenchOptions,
         setup: &Setup,
-        (name, expire): (&str, bool),
+        (name, course_of_lives): (&str, LifeCourse),
     ) -> Result<Self, BenchError> {
-        let mut node = NodeProcess::start(setup)?;
+        let more = [&setup.more[..], &course_of_lives.node_options()].concat();
+        let mut node = NodeProcess::start(&Setup { more, ..setup.clone() })?;
         let mut session = options.connect(node.address())?;
         let objects = make_objects(&mut session, options.size)?;
-        let mut life = Lives::new(objects, expire);
+        let mut life = Lives::new(objects, course_of_lives);
         let mut warm_up = Course::warm_up(options, WARM_UP);
         while !warm_up.over(life.ended) {
             life.turn(&mut session)?;
@@ -187,9 +229,11 @@ fn make_objects(session: &mut Session, size: u64) -> Result<Vec<ObjectRef>, Benc
 /// Permissions that are being acquired and ended.
 pub struct Lives {
     objects: Vec<ObjectRef>,
-    expire: bool,
+    course: LifeCourse,
     random: u64,
     acquiring: VecDeque<(Call, Instant)>,
+    /// Permissions that are to be revoked.
+    held: VecDeque<BarePermission>,
     revoking: VecDeque<Call>,
     samples: Samples,
     ended: u64,
@@ -198,15 +242,16 @@ pub struct Lives {
 impl Lives {
     /// Permissions over new objects of `size` bytes each, which are revoked.
     pub fn over_new_objects(session: &mut Session, size: u64) -> Result<Self, BenchError> {
-        Ok(Self::new(make_objects(session, size)?, false))
+        Ok(Self::new(make_objects(session, size)?, LifeCourse::SINGLE))
     }
 
-    fn new(objects: Vec<ObjectRef>, expire: bool) -> Self {
+    fn new(objects: Vec<ObjectRef>, course: LifeCourse) -> Self {
         Self {
             objects,
-            expire,
+            course,
             random: 0x9e37_79b9_7f4a_7c15,
             acquiring: VecDeque::new(),
+            held: VecDeque::new(),
             revoking: VecDeque::new(),
             samples: Samples::new(),
             ended: 0,
@@ -224,39 +269,54 @@ impl Lives {
 
     /// Begins as many requests as there is room for, and takes those that have ended.
     pub fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
-        let at = Instant::now();
-        let now = session.at(at);
-        while self.acquiring.len() + self.revoking.len() < UNDER_WAY {
-            let lifetime = if self.expire { SHORT_LEASE } else { LIFETIME };
-            let ask = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
-            match session.client().call(now, ask) {
-                Ok(call) => self.acquiring.push_back((call, at)),
-                Err(NotBegun { error: Error::QueueFull { .. }, .. }) => break,
-                Err(refused) => return Err(refused.error.into()),
-            }
+        let at_once = self.course.at_once();
+        while self.acquiring.len() + self.held.len() + self.revoking.len() + at_once
+            <= self.course.under_way()
+            && session.client().room_for_calls() >= at_once
+        {
+            self.acquire(session, at_once)?;
         }
         if session.poll() == 0 {
             give_way();
         }
-        self.take(session)
+        self.take(session)?;
+        while self.held.len() >= at_once && session.client().room_for_calls() >= at_once {
+            self.revoke(session, at_once)?;
+        }
+        Ok(())
+    }
+
+    /// Begins `count` requests for permissions together.
+    fn acquire(&mut self, session: &mut Session, count: usize) -> Result<(), BenchError> {
+        let at = Instant::now();
+        let lifetime = if self.course.expire { SHORT_LEASE } else { LIFETIME };
+        let requests: Vec<Acquire> = (0..count)
+            .map(|_| Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME))
+            .collect();
+        let calls = begin(session, at, requests)?;
+        self.acquiring.extend(calls.into_iter().map(|call| (call, at)));
+        Ok(())
+    }
+
+    /// Begins to revoke `count` permissions together.
+    fn revoke(&mut self, session: &mut Session, count: usize) -> Result<(), BenchError> {
+        let requests: Vec<_> = self.held.drain(..count).map(ControlRequest::revoke).collect();
+        self.revoking.extend(begin(session, Instant::now(), requests)?);
+        Ok(())
     }
 
     fn take(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let at = Instant::now();
-        let now = session.at(at);
         while let Some(&(call, asked)) = self.acquiring.front() {
             let Some(answer) = session.client().take_call(call) else { break };
             self.acquiring.pop_front();
             self.samples.add(at - asked);
             let Answer::Granted(permission) = answer? else { continue };
-            if self.expire {
+            if self.course.expire {
                 // Nothing is sent: the permission expires.
                 self.ended += 1;
-                continue;
-            }
-            match session.client().call(now, ControlRequest::revoke(permission)) {
-                Ok(call) => self.revoking.push_back(call),
-                Err(refused) => return Err(refused.error.into()),
+            } else {
+                self.held.push_back(permission);
             }
         }
         while let Some(&call) = self.revoking.front() {
@@ -282,13 +342,37 @@ impl Lives {
     /// Waits until nothing is under way.
     pub fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let mut pause = Pause::new();
-        while !(self.acquiring.is_empty() && self.revoking.is_empty()) {
+        while !(self.acquiring.is_empty() && self.held.is_empty() && self.revoking.is_empty()) {
             match session.poll() {
                 0 => pause.pass(),
                 _ => pause.reset(),
             }
             self.take(session)?;
+            let count = self.held.len().min(session.client().room_for_calls());
+            self.revoke(session, count)?;
         }
         Ok(())
     }
+}
+
+/// Begins requests: one alone, and several in messages that they share. The caller has found room for them.
+fn begin<R: Into<ControlRequest>>(
+    session: &mut Session,
+    at: Instant,
+    requests: Vec<R>,
+) -> Result<Vec<Call>, BenchError> {
+    let now = session.at(at);
+    let mut calls = Vec::with_capacity(requests.len());
+    if let [_] = requests[..] {
+        for request in requests {
+            calls.push(session.client().call(now, request).map_err(|refused| refused.error)?);
+        }
+        return Ok(calls);
+    }
+    let mut batch = session.client().batch();
+    for request in requests {
+        calls.push(batch.call(now, request).map_err(|refused| refused.error)?);
+    }
+    batch.post();
+    Ok(calls)
 }
