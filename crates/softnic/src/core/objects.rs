@@ -621,7 +621,7 @@ impl<M: Bytes> Core<M> {
     /// Returns the next event, if one happened: also on an engine, before the client of its queue pair can have sent a message
     /// that this NIC has delivered.
     pub fn poll_event(&mut self) -> Option<Event> {
-        if self.events.is_empty() {
+        if self.events.is_empty() && self.engines.is_some() {
             self.take_home_leaving();
         }
         self.events.pop_front()

@@ -179,7 +179,6 @@ impl<M: Bytes> Core<M> {
     }
 
     /// Takes home the clients that are to leave their engines. Waits for the turns of these engines.
-    #[inline]
     pub(super) fn take_home_leaving(&mut self) {
         let seats = self.engines.iter().flat_map(|engines| &engines.seats);
         if seats.clone().any(|seat| seat.has_leaving()) {
