@@ -78,8 +78,9 @@ struct Client {
     port: PortId,
     end: PortEndpoint,
     arena: Mapping,
-    /// The node's ends of its data queue pairs.
+    /// The node's ends of its data queue pairs, and that of its control queue pair.
     node_ends: Vec<QpId>,
+    control: QpId,
     /// The addresses of its own ends.
     peers: Vec<QpAddress>,
 }
@@ -153,6 +154,7 @@ impl Rig {
             end: PortEndpoint::new(file, SIZE, lkey, bells, None),
             arena,
             node_ends: ends.data,
+            control: ends.control,
             peers: ends.peers,
         }
     }
@@ -228,7 +230,7 @@ impl Rig {
 
     fn detach(&mut self, client: Client) {
         assert!(self.nic.destroy_port(client.port).is_some());
-        for end in client.node_ends {
+        for end in client.node_ends.into_iter().chain([client.control]) {
             self.nic.destroy_qp(end).expect("nothing is bound to it");
         }
     }
