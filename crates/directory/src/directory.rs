@@ -76,7 +76,7 @@ pub trait Directory: Send + Sync + Debug {
     ) -> Result<Box<dyn Watch<Option<Found>>>, DirectoryError>;
 
     /// Returns the entries of all names below `above` that the tenant may see ([`Name::is_below`]), such as the nodes of a
-    /// store.
+    /// store. An entry that is registered, changed or ended during the call may be in the list or not.
     ///
     /// # Errors
     /// The directory is away.

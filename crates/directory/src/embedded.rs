@@ -8,7 +8,7 @@ use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
 use crate::quota::{Quota, Usage};
-use crate::state::DirectoryState;
+use crate::state::{DirectoryState, ListSummary};
 use portcullis_protocol::TenantName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,8 +46,8 @@ impl Embedded {
 
     /// Changes the state, and wakes the watches.
     fn change<T>(&self, change: impl FnOnce(&mut DirectoryState, Duration) -> T) -> T {
-        let mut state = self.0.lock();
-        let told = change(&mut state, self.0.now());
+        let (mut state, now) = self.0.lock_now();
+        let told = change(&mut state, now);
         self.0.changes.fetch_add(1, Ordering::Relaxed);
         drop(state);
         self.0.changed.notify_all();
@@ -58,7 +58,7 @@ impl Embedded {
     /// the number of changes.
     pub(crate) fn wait_for_change(&self, seen: u64, at_most: Duration) -> u64 {
         let until = self.0.now().saturating_add(at_most);
-        let mut state = self.0.lock();
+        let (mut state, _) = self.0.lock_now();
         let ends = state.next_end().map_or(until, |ends| ends.min(until));
         loop {
             let (changes, now) = (self.0.changes.load(Ordering::Relaxed), self.0.now());
@@ -87,9 +87,30 @@ impl Embedded {
         self.see(|state, now| state.look_up(tenant, name, now))
     }
 
-    /// Returns the entries that a tenant sees below a name.
-    pub(crate) fn look_below(&self, tenant: &TenantName, above: &Name) -> BTreeMap<Name, Found> {
-        self.see(|state, now| state.list(tenant, above, now))
+    /// Passes the entries to `take` that a tenant sees below a name and whose names follow `after`, by name, until `take` returns
+    /// false. Returns whether it has taken all.
+    pub(crate) fn look_below(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+        after: Option<&Name>,
+        mut take: impl FnMut(&Name, &Found) -> bool,
+    ) -> bool {
+        self.see(|state, _| state.below(tenant, above, after).all(|(name, found)| take(name, &found)))
+    }
+
+    /// Returns the summary of the entries that a tenant sees below a name, if a name has changed since there were `before`
+    /// changes, and the number of changes.
+    pub(crate) fn summary_below(
+        &self,
+        tenant: &TenantName,
+        above: &Name,
+        before: Option<u64>,
+    ) -> Option<(ListSummary, u64)> {
+        self.see(|state, _| {
+            let changes = state.name_changes();
+            (before != Some(changes)).then(|| (state.summary_below(tenant, above), changes))
+        })
     }
 
     /// Returns the holders of the heap at this address.
@@ -103,7 +124,8 @@ impl Embedded {
     }
 
     fn see<T>(&self, look: impl FnOnce(&mut DirectoryState, Duration) -> T) -> T {
-        look(&mut self.0.lock(), self.0.now())
+        let (mut state, now) = self.0.lock_now();
+        look(&mut state, now)
     }
 
     fn watch_by<T: PartialEq + Clone>(&self, look: Look<T>) -> Looking<T> {
@@ -115,6 +137,17 @@ impl Embedded {
 impl Shared {
     fn now(&self) -> Duration {
         clock::now().saturating_duration_since(self.beginning)
+    }
+
+    /// Locks the state, in which the leases have ended whose time has passed. Watches learn of their ends.
+    fn lock_now(&self) -> (MutexGuard<'_, DirectoryState>, Duration) {
+        let mut state = self.lock();
+        let now = self.now();
+        if state.expire(now) {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+            self.changed.notify_all();
+        }
+        (state, now)
     }
 
     /// Locks the state. It changes in single steps, each of which is complete or has not begun, so a poisoned lock
@@ -161,7 +194,7 @@ impl Directory for Embedded {
     }
 
     fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError> {
-        Ok(self.look_below(tenant, above))
+        Ok(self.see(|state, now| state.list(tenant, above, now)))
     }
 
     fn watch_list(
@@ -236,7 +269,7 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
 
     fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
         let until = self.shared.now().saturating_add(at_most);
-        let mut state = self.shared.lock();
+        let (mut state, _) = self.shared.lock_now();
         loop {
             let now = self.shared.now();
             let there = (self.look)(&mut state, now);

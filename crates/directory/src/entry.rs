@@ -234,17 +234,24 @@ pub(crate) struct Registered {
     pub(crate) tenant: TenantName,
     pub(crate) lease: LeaseId,
     pub(crate) registration: u64,
+    /// Number that is higher than that of each earlier change of any name.
+    pub(crate) revision: u64,
 }
 
 impl Registered {
     /// Returns the part of the entry that a tenant sees.
     pub(crate) fn seen_by(&self, tenant: &TenantName) -> Option<Found> {
-        (self.tenant == *tenant || self.entry.access.look_up.includes(tenant)).then(|| Found {
+        self.is_seen_by(tenant).then(|| Found {
             target: self.entry.target.clone(),
             tenant: self.tenant,
             lease: self.lease,
             registration: self.registration,
         })
+    }
+
+    /// Whether a tenant sees the entry.
+    pub(crate) fn is_seen_by(&self, tenant: &TenantName) -> bool {
+        self.tenant == *tenant || self.entry.access.look_up.includes(tenant)
     }
 
     /// Whether a tenant may register names below it.

@@ -357,12 +357,7 @@ mod tests {
         let soon = Duration::from_mins(1);
         assert_eq!(told.recv_timeout(soon), Ok(Change::Registered));
         for _ in 0..2 {
-            let lease = loop {
-                match registration.lease() {
-                    Some(lease) => break lease,
-                    None => std::thread::yield_now(),
-                }
-            };
+            let lease = registration.lease().expect("the change is reported after its lease");
             directory.withdraw(&lease, &name).expect("it is there");
             assert_eq!(told.recv_timeout(soon), Ok(Change::Back));
             assert!(directory.look_up(&bank, &name).is_ok());

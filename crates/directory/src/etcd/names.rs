@@ -118,7 +118,7 @@ pub(super) fn list(
     above: &Name,
 ) -> Result<BTreeMap<Name, Found>, DirectoryError> {
     let read = etcd.read(etcd.0.layout.names_below(above), etcd.until())?;
-    all_seen(&etcd.0.layout, &read.kvs, tenant)
+    Ok(all_seen(&etcd.0.layout, &read.kvs, tenant))
 }
 
 pub(super) fn watch_list(
@@ -128,22 +128,17 @@ pub(super) fn watch_list(
 ) -> Result<Box<dyn Watch<BTreeMap<Name, Found>>>, DirectoryError> {
     let (tenant, layout) = (*tenant, etcd.0.layout.clone());
     let keys = layout.names_below(above);
-    Ok(Box::new(Watching::new(etcd, keys, Box::new(move |there| all_seen(&layout, there, &tenant)))?))
+    Ok(Box::new(Watching::new(etcd, keys, Box::new(move |there| Ok(all_seen(&layout, there, &tenant))))?))
 }
 
-/// Returns the entries that a tenant sees, of these keys.
-fn all_seen(
-    layout: &Layout,
-    there: &[KeyValue],
-    tenant: &TenantName,
-) -> Result<BTreeMap<Name, Found>, DirectoryError> {
-    let mut all = BTreeMap::new();
-    for stored in there {
-        if let Some(found) = records::registered(stored)?.seen_by(tenant) {
-            all.insert(layout.name_of(&stored.key.0)?, found);
-        }
-    }
-    Ok(all)
+/// Returns the entries that a tenant sees, of these keys. A key that another program has put, and that has no entry, is left out:
+/// it would hide all others.
+fn all_seen(layout: &Layout, there: &[KeyValue], tenant: &TenantName) -> BTreeMap<Name, Found> {
+    let entry = |stored: &KeyValue| {
+        let found = records::registered(stored).ok()?.seen_by(tenant)?;
+        Some((layout.name_of(&stored.key.0)?, found))
+    };
+    there.iter().filter_map(entry).collect()
 }
 
 fn seen(there: &[KeyValue], tenant: &TenantName) -> Result<Option<Found>, DirectoryError> {

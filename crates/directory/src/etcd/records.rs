@@ -73,6 +73,7 @@ pub(super) fn registered(stored: &KeyValue) -> Result<Registered, DirectoryError
         tenant: tenant(stored, &entry.tenant)?,
         lease: lease(stored)?,
         registration: stored.create_revision.0.cast_unsigned(),
+        revision: stored.mod_revision.0.cast_unsigned(),
     })
 }
 

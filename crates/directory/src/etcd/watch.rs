@@ -60,8 +60,9 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Watching<T> {
             }
             // Silence may also mean that etcd is away: this read shows whether it is.
             let read = self.etcd.read(self.keys.clone(), self.etcd.until())?;
-            let there = (self.see)(&read.kvs)?;
+            // Also if the values cannot be read: a caller that tries again waits for the next change.
             self.revision = read.header.revision;
+            let there = (self.see)(&read.kvs)?;
             if there != self.seen {
                 self.seen = there.clone();
                 return Ok(Some(there));

@@ -240,29 +240,43 @@ fn ask_all_of(
     asked: Asked,
     until: Instant,
 ) -> Result<Vec<Told>, RequestError> {
-    let mut all = vec![line.ask(server, asked, until)?];
-    more(line, server, &mut all, until)?;
+    let mut all = vec![line.ask(server, asked.clone(), until)?];
+    more(line, server, &asked, &mut all, until)?;
     Ok(all)
 }
 
+/// Requests the parts of an answer that follow the first one. `asked` is the request, or that with which the watch began.
 fn more(
     line: &mut Line,
     server: &ServerAddress,
+    asked: &Asked,
     all: &mut Vec<Told>,
     until: Instant,
 ) -> Result<(), RequestError> {
-    while let Some(
-        Told::Heaps { is_more: true, .. }
-        | Told::Holders { is_more: true, .. }
-        | Told::Names { is_more: true, .. },
-    ) = all.last()
-    {
+    while let Some(next) = request_for_more(asked, all.last()) {
         if all.len() >= PARTS_MAX {
             return Err(RequestError::Broken(server.nonsense()));
         }
-        all.push(line.ask(server, Asked::More, until)?);
+        all.push(line.ask(server, next, until)?);
     }
     Ok(())
+}
+
+/// Returns the request for the part that follows this one. `None`: it is the last.
+fn request_for_more(asked: &Asked, part: Option<&Told>) -> Option<Asked> {
+    match part? {
+        Told::Heaps { is_more: true, .. } | Told::Holders { is_more: true, .. } => Some(Asked::More),
+        Told::Names { names, is_more: true } => {
+            let after = names.last()?.0.clone();
+            Some(match asked {
+                Asked::List { tenant, above, .. } => {
+                    Asked::List { tenant: *tenant, above: above.clone(), after: Some(after) }
+                }
+                _ => Asked::MoreNames { after },
+            })
+        }
+        _ => None,
+    }
 }
 
 impl Directory for Remote {
@@ -311,7 +325,7 @@ impl Directory for Remote {
     }
 
     fn list(&self, tenant: &TenantName, above: &Name) -> Result<BTreeMap<Name, Found>, DirectoryError> {
-        let told = self.ask_all(Asked::List { tenant: *tenant, above: above.to_string() })?;
+        let told = self.ask_all(Asked::List { tenant: *tenant, above: above.to_string(), after: None })?;
         see_names(&self.0.server, told)
     }
 
@@ -458,7 +472,9 @@ impl<T> Watching<T> {
         };
         *waiting = None;
         let mut all = vec![told];
-        if let Err(error) = more(line, &self.server, &mut all, clock::now() + self.server.patience) {
+        if let Err(error) =
+            more(line, &self.server, &self.begin, &mut all, clock::now() + self.server.patience)
+        {
             self.line = None;
             return Err(self.error(error));
         }

@@ -7,13 +7,12 @@ use super::messages::{
     Asked, MESSAGE_BYTES_MAX, Question, Reply, SentError, SentFound, Told, VERSION, decode, encode, quota,
     sent_range, sent_space, sent_usage,
 };
-use super::parts::Parts;
+use super::parts::{Parts, names};
 use super::server::{LEASES_MAX, Parked, ServerState, Speaker};
 use super::watching::{Subject, Watched};
 use crate::addresses::HeapRange;
 use crate::directory::Directory;
 use crate::embedded::Embedded;
-use crate::entry::Found;
 use crate::error::DirectoryError;
 use crate::lease::{Lease, LeaseId};
 use crate::name::Name;
@@ -23,7 +22,6 @@ use portcullis_attach::{Accepted, Dismissal, Handshake, HasRoom, Limits, Outgoin
 use portcullis_protocol::TenantName;
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Reason for which the server hangs up on a peer.
@@ -137,6 +135,17 @@ impl Conversation {
         self.rest.take().map(|parts| self.list(parts))
     }
 
+    /// Returns the next part of a watched list. `None`: the connection watches none, or waits for a change.
+    fn more_names(&self, after: Result<Name, DirectoryError>) -> Option<Result<Told, DirectoryError>> {
+        let Watch { watched, directory, waiting, .. } = self.watch.as_ref()?;
+        let after = match after {
+            Ok(after) => after,
+            Err(error) => return Some(Err(error)),
+        };
+        let told = watched.names_after(directory, Some(&after)).filter(|_| waiting.is_none());
+        told.map(Ok)
+    }
+
     fn list(&mut self, parts: Parts) -> Told {
         let (told, rest) = parts.first();
         self.rest = rest;
@@ -153,12 +162,19 @@ impl Conversation {
         let Question { number, asked } = question;
         let is_watch = self.watch.is_some();
         let asker = Asker { client, speaker, server };
+        if asked != Asked::More {
+            self.rest = None;
+        }
         let told = match asked {
             Asked::More => match self.more() {
                 Some(told) => Ok(told),
                 None => return self.shown_out(number, Breach::OutOfTurn),
             },
             Asked::Wait => return self.wait(number, client),
+            Asked::MoreNames { after } => match self.more_names(asker.name(&after)) {
+                Some(told) => told,
+                None => return self.shown_out(number, Breach::OutOfTurn),
+            },
             _ if is_watch => return self.shown_out(number, Breach::OutOfTurn),
             Asked::Hello { .. } => return self.shown_out(number, Breach::NoHello),
             Asked::Watch { tenant, name } => match asker.may_speak_for(&tenant).and(asker.name(&name)) {
@@ -188,9 +204,7 @@ impl Conversation {
             }
             Asked::Heaps(lease) => asker.heaps(LeaseId(lease)).map(|heaps| self.list(Parts::of_heaps(heaps))),
             Asked::Reclaim => asker.reclaim().map(|heaps| self.list(Parts::of_heaps(heaps))),
-            Asked::List { tenant, above } => {
-                asker.names(&tenant, &above).map(|names| self.list(Parts::of_names(&names)))
-            }
+            Asked::List { tenant, above, after } => asker.names(&tenant, &above, after.as_deref()),
             asked => asker.ask(asked),
         };
         self.say(number, told.unwrap_or_else(|error| Told::No(SentError::of(&error))));
@@ -235,9 +249,10 @@ impl Asker<'_> {
         Name::new(text).map_err(|error| refused(&error.to_string()))
     }
 
-    fn names(self, tenant: &TenantName, above: &str) -> Result<BTreeMap<Name, Found>, DirectoryError> {
+    fn names(self, tenant: &TenantName, above: &str, after: Option<&str>) -> Result<Told, DirectoryError> {
         self.may_speak_for(tenant)?;
-        self.server.directory.list(tenant, &self.name(above)?)
+        let after = after.map(|after| self.name(after)).transpose()?;
+        Ok(names(&self.server.directory, tenant, &self.name(above)?, after.as_ref()))
     }
 
     fn may_watch(self, user: User, lease: LeaseId, address: u64) -> Result<(), DirectoryError> {

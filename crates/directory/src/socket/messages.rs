@@ -82,15 +82,20 @@ pub(super) enum Asked {
         lease: u64,
         address: u64,
     },
-    /// Requests the entries below a name.
+    /// Requests the entries below a name, from the first one behind `after` on.
     List {
         tenant: TenantName,
         above: String,
+        after: Option<String>,
     },
     /// Begins a watch of the entries below a name. The connection does nothing else from then on.
     WatchList {
         tenant: TenantName,
         above: String,
+    },
+    /// Requests the entries of a watched list behind this name.
+    MoreNames {
+        after: String,
     },
     /// Requests the next value of the watch. It is answered when the value differs from the last answer.
     Wait,
@@ -358,7 +363,7 @@ mod tests {
         let long = Address::new(&"x".repeat(Address::BYTES_MAX)).expect("an address");
         let target = Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX] };
         let found = Found { target, tenant: tenant(1), lease: LeaseId(u64::MAX), registration: u64::MAX };
-        let name = (["x"; Name::SEGMENTS_MAX].join(&"y".repeat(14)), SentFound::of(&found));
+        let name = ("x".repeat(Name::BYTES_MAX), SentFound::of(&found));
         assert!(encode(&name).len() + 64 <= MESSAGE_BYTES_MAX - NAMES_BYTES_MAX);
     }
 

@@ -17,6 +17,7 @@ use heaps::Heap;
 use portcullis_planted::planted;
 use portcullis_protocol::TenantName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 /// Names, heaps, leases and quotas. `now` is the time since some beginning; it may stand still, and does not go back.
@@ -40,6 +41,16 @@ pub struct DirectoryState {
     quotas: BTreeMap<TenantName, Quota>,
     /// Number of leases and registrations so far.
     count: u64,
+    /// Number of changes of names so far.
+    name_changes: u64,
+}
+
+/// A summary of the entries below a name that a tenant sees. Two lists with one summary are the same: a new or changed entry has
+/// a later revision than all before, and without one the list can only become shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ListSummary {
+    entries: usize,
+    latest: u64,
 }
 
 /// The holdings of a lease.
@@ -78,6 +89,7 @@ impl DirectoryState {
             quota: Quota::default(),
             quotas: BTreeMap::new(),
             count: 0,
+            name_changes: 0,
         }
     }
 
@@ -145,13 +157,16 @@ impl DirectoryState {
         self.ends.first().map(|&(ends, _)| ends)
     }
 
-    /// Ends the leases whose time has passed.
-    pub fn expire(&mut self, now: Duration) {
+    /// Ends the leases whose time has passed. Returns whether there were any.
+    pub fn expire(&mut self, now: Duration) -> bool {
+        let mut has_ended = false;
         while let Some(&(ends, id)) = self.ends.first()
             && ends <= now
         {
             self.remove_lease(id);
+            has_ended = true;
         }
+        has_ended
     }
 
     /// Registers an entry under a name.
@@ -175,7 +190,10 @@ impl DirectoryState {
         }
         match self.names.get_mut(name) {
             Some(there) if there.lease == lease.id() => {
-                there.entry = entry.clone();
+                if there.entry != *entry {
+                    self.name_changes += 1;
+                    (there.entry, there.revision) = (entry.clone(), self.name_changes);
+                }
                 return Ok(());
             }
             Some(_) => return Err(DirectoryError::NameTaken(name.clone())),
@@ -184,8 +202,9 @@ impl DirectoryState {
         let used = self.tenant_usage(tenant, 0);
         self.quota_of(tenant).admit(tenant, &used, Asked::Name)?;
         let registration = self.next_number();
-        let registered =
-            Registered { entry: entry.clone(), tenant: *tenant, lease: lease.id(), registration };
+        self.name_changes += 1;
+        let (revision, entry) = (self.name_changes, entry.clone());
+        let registered = Registered { entry, tenant: *tenant, lease: lease.id(), registration, revision };
         self.names.insert(name.clone(), registered);
         live(&mut self.leases, lease)?.names.insert(name.clone());
         self.tenants.entry(*tenant).or_default().names += 1;
@@ -202,6 +221,7 @@ impl DirectoryState {
             return Err(DirectoryError::NoSuchName(name.clone()));
         }
         self.names.remove(name);
+        self.name_changes += 1;
         self.change_use(lease.tenant(), |used| used.names -= 1);
         Ok(())
     }
@@ -215,11 +235,45 @@ impl DirectoryState {
     /// Returns the entries below a name that the tenant may see.
     pub fn list(&mut self, tenant: &TenantName, above: &Name, now: Duration) -> BTreeMap<Name, Found> {
         self.expire(now);
+        self.below(tenant, above, None).map(|(name, found)| (name.clone(), found)).collect()
+    }
+
+    /// Returns the entries below a name that the tenant may see and whose names follow `after`, by name.
+    pub(crate) fn below<'a>(
+        &'a self,
+        tenant: &'a TenantName,
+        above: &'a Name,
+        after: Option<&Name>,
+    ) -> impl Iterator<Item = (&'a Name, Found)> {
+        let all = self.registered_below(tenant, above, after);
+        all.filter_map(|(name, there)| Some((name, there.seen_by(tenant)?)))
+    }
+
+    fn registered_below<'a>(
+        &'a self,
+        tenant: &'a TenantName,
+        above: &'a Name,
+        after: Option<&Name>,
+    ) -> impl Iterator<Item = (&'a Name, &'a Registered)> {
         // Names such as `a-b` sort between `a` and `a/b`.
-        let from_above = self.names.range(above.clone()..);
-        let among = from_above.take_while(|(name, _)| name.as_str().starts_with(above.as_str()));
-        let below = among.filter(|(name, _)| name.is_below(above));
-        below.filter_map(|(name, there)| Some((name.clone(), there.seen_by(tenant)?))).collect()
+        let from = after.map_or(Bound::Included(above), Bound::Excluded);
+        let names = self.names.range::<Name, _>((from, Bound::Unbounded));
+        let among = names.take_while(|(name, _)| name.as_str().starts_with(above.as_str()));
+        among.filter(|(name, there)| name.is_below(above) && there.is_seen_by(tenant))
+    }
+
+    /// Returns the summary of a list.
+    pub(crate) fn summary_below(&self, tenant: &TenantName, above: &Name) -> ListSummary {
+        let nothing = ListSummary { entries: 0, latest: 0 };
+        self.registered_below(tenant, above, None).fold(nothing, |sum, (_, there)| ListSummary {
+            entries: sum.entries + 1,
+            latest: sum.latest.max(there.revision),
+        })
+    }
+
+    /// Number of changes of names so far.
+    pub(crate) const fn name_changes(&self) -> u64 {
+        self.name_changes
     }
 
     /// Sets the quota of a tenant, or of all tenants without a quota of their own.
@@ -271,6 +325,7 @@ impl DirectoryState {
         if !planted!(NamesOutliveLease) {
             for name in &holder.names {
                 self.names.remove(name);
+                self.name_changes += 1;
             }
         }
         if !planted!(EndedStayHolders) {

@@ -79,6 +79,7 @@ fn nonsense_in_etcd_is_an_error() {
         r#"{"tenant":"a","target":{"object":{"node":"a","object":"?"}},"look_up":"everybody","register":"everybody"}"#,
         r#"{"tenant":"a","target":{"node":{"address":""}},"look_up":{"tenants":["\n"]},"register":"everybody"}"#,
     ];
+    etcd.register(&bank, &name("bank/sound"), &entry("b", Access::public())).expect("it is free");
     for stored in entries {
         put(&server, "/nonsense/names/bank/a", stored);
         for told in [
@@ -91,6 +92,9 @@ fn nonsense_in_etcd_is_an_error() {
             assert_eq!(told.code(), ErrorCode::DirectoryNonsense, "{stored}: {told}");
             assert!(told.to_string().contains("/nonsense/names/bank/a"), "{told}");
         }
+        // It hides no other name.
+        let listed = etcd.list(&tenant("bank"), &name("bank")).expect("the others");
+        assert_eq!(listed.into_keys().collect::<Vec<_>>(), [name("bank/sound")], "{stored}");
     }
     put(&server, "/nonsense/heaps/000000100000zzzz", "?");
     assert_eq!(etcd.reclaim().expect_err("nonsense").code(), ErrorCode::DirectoryNonsense);

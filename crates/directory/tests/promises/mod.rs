@@ -335,6 +335,12 @@ pub fn a_list_of_any_length_arrives_whole(directory: &dyn Directory) {
     assert_eq!(*watch.seen(), list);
     let targets: Vec<_> = list.into_iter().map(|(name, found)| (name, found.target)).collect();
     assert_eq!(targets, expected);
+    // A change is reported with the whole list.
+    let last = &expected[59].0;
+    directory.register(&bank, last, &entry("moved", Access::private())).expect("it has it");
+    let moved = next(&mut *watch);
+    assert_eq!(moved, directory.list(&tenant("bank"), &name("bank/kv")).expect("it is there"));
+    assert_eq!((moved.len(), &moved[last].target), (60, &entry("moved", Access::private()).target));
     directory.end_lease(&bank).expect("it is there");
     while !next(&mut *watch).is_empty() {}
 }

@@ -102,6 +102,8 @@ fn a_user_who_is_not_trusted_is_a_tenant_and_no_other() {
         client.open_lease(&tenant("bank"), PATIENCE).map(|_| ()),
         client.look_up(&tenant("bank"), &name("bank/a")).map(|_| ()),
         client.watch(&tenant("bank"), &name("bank/a")).map(|_| ()),
+        client.list(&tenant("bank"), &name("bank")).map(|_| ()),
+        client.watch_list(&tenant("bank"), &name("bank")).map(|_| ()),
     ] {
         let told = told.expect_err("it is another tenant");
         assert_eq!(told.code(), ErrorCode::NotThisTenant);
@@ -122,6 +124,8 @@ fn a_user_who_is_not_trusted_is_a_tenant_and_no_other() {
     served.directory.register(&bank, &name("bank/b"), &entry("/b", Access::public())).expect("free");
     assert!(client.look_up(&tenant(&own), &name("bank/a")).is_err());
     client.look_up(&tenant(&own), &name("bank/b")).expect("for all");
+    let listed = client.list(&tenant(&own), &name("bank")).expect("it is itself");
+    assert_eq!(listed.into_keys().collect::<Vec<_>>(), [name("bank/b")]);
 }
 
 #[test]
