@@ -17,9 +17,10 @@ const LANES_BY_ITSELF_MAX: u32 = 4;
 /// The number of a node's threads of one kind, beside the node's own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadCount {
-    /// Some of the processors to spare: for copy units one in two, at most 8, and for engines and lanes one in four each, at most
-    /// 4. On a machine of up to four processors none, since the threads would take them from clients. Threads without work
-    /// sleep. Engines serve no clients while more threads want to run than the machine has processors.
+    /// Some of the processors to spare, which are those of the list but the first, or those of the machine beyond the fourth: for
+    /// copy units one in two, at most 8, and for engines and lanes one in four each, at most 4. Threads without work sleep.
+    /// Without a list, engines serve no clients while more threads want to run than the machine has processors, and there are
+    /// none where the node may use only a part of the machine's processors.
     #[default]
     Auto,
     /// This many, up to 64. With none, the node's thread does their work.
@@ -32,9 +33,13 @@ impl ThreadCount {
         self.on(spare, 2, COPY_UNITS_BY_ITSELF_MAX)
     }
 
-    /// Returns the number of engines on this many processors to spare.
-    pub(crate) fn engines_on(self, spare: u32) -> u32 {
-        self.on(spare, 4, ENGINES_BY_ITSELF_MAX)
+    /// Returns the number of engines on this many processors to spare, of which other threads have `taken` some. An engine that
+    /// shared its processor would keep the NIC's thread waiting.
+    pub(crate) fn engines_on(self, spare: u32, taken: u32) -> u32 {
+        match self {
+            Self::Auto => (spare / 4).min(ENGINES_BY_ITSELF_MAX).min(spare.saturating_sub(taken)),
+            Self::Fixed(_) => self.on(spare, 1, THREADS_MAX),
+        }
     }
 
     /// Returns the number of lanes on this many processors to spare.
@@ -93,8 +98,9 @@ mod tests {
         let spare = [0, 1, 4, 12, 60];
         assert_eq!(spare.map(|it| ThreadCount::Auto.copy_units_on(it)), [0, 1, 2, 6, 8]);
         assert_eq!(spare.map(|it| ThreadCount::Auto.lanes_on(it)), [0, 1, 1, 3, 4]);
-        assert_eq!(spare.map(|it| ThreadCount::Auto.engines_on(it)), [0, 1, 1, 3, 4]);
-        assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).engines_on(0)), (3, 3));
+        assert_eq!(spare.map(|it| ThreadCount::Auto.engines_on(it, it / 2)), [0, 0, 1, 3, 4]);
+        assert_eq!(ThreadCount::Auto.engines_on(12, 11), 1, "engines share no processor");
+        assert_eq!((ThreadCount::Fixed(3).copy_units_on(0), ThreadCount::Fixed(3).engines_on(0, 2)), (3, 3));
     }
 
     #[test]

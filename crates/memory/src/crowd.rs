@@ -45,13 +45,25 @@ impl Crowd {
     /// Whether more threads are runnable, the caller included, than there are processors. It takes some microseconds.
     #[must_use]
     pub fn is_there(&self) -> bool {
+        self.is_there_with(0)
+    }
+
+    /// Number of processors that the kernel's count is of: those of the machine. `u32::MAX`: they are not known.
+    #[must_use]
+    pub fn processors(&self) -> u32 {
+        self.processors
+    }
+
+    /// Whether more threads are runnable than there are processors, or would be with `more` others.
+    #[must_use]
+    pub fn is_there_with(&self, more: u32) -> bool {
         let Some(counted) = self.counted.as_ref().filter(|_| !self.is_silent.load(Ordering::Relaxed)) else {
             return false;
         };
         let mut line = [0; LINE_BYTES];
         let threads = counted.read_at(&mut line, 0).ok().and_then(|bytes| threads_in(&line[..bytes]));
         self.is_silent.store(threads.is_none(), Ordering::Relaxed);
-        threads.is_some_and(|threads| threads > self.processors)
+        threads.is_some_and(|threads| threads.saturating_add(more) > self.processors)
     }
 }
 

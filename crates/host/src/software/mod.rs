@@ -32,6 +32,7 @@ use portcullis_softnic::core::engines::Seat;
 use portcullis_softnic::{PortEndpoint, PortId, PortResources, SoftNic};
 use ports::PortShare;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use worker_threads::WorkerThreads;
 
 /// The fabric of the software NIC: a client's end is a port.
@@ -89,7 +90,7 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     }
     let copy_units = config.copy_units.copy_units_on(config.processors.to_spare());
     #[cfg(feature = "udp")]
-    let mut udp = UdpListeners::listen(config, &run, copy_units + engine_count(config))?;
+    let mut udp = UdpListeners::listen(config, &run, copy_units + engine_count(config, copy_units))?;
     let no_engine = || machine("cannot start the node's thread".to_owned());
     let mut nic = SoftNic::new();
     let threads = NicThreads::start(&mut nic, config, copy_units)?;
@@ -130,9 +131,20 @@ pub(crate) fn start(config: &HostConfig, run: Run, records: Option<Outlet>) -> R
     })
 }
 
-/// Returns the number of the node's engines.
-fn engine_count(config: &HostConfig) -> u32 {
-    config.engines.engines_on(config.processors.to_spare())
+/// Returns the number of the node's engines, beside this many copy units.
+fn engine_count(config: &HostConfig, copy_units: u32) -> u32 {
+    let spare = config.processors.to_spare();
+    // On a part of a machine, as in a container, it cannot be seen whether its processors are taken.
+    let is_whole =
+        available_parallelism().is_ok_and(|all| u32::try_from(all.get()) == Ok(Crowd::new().processors()));
+    if config.engines == ThreadCount::Auto && config.processors.numbers().is_empty() && !is_whole {
+        return 0;
+    }
+    #[cfg(feature = "udp")]
+    let lanes = config.udp.as_ref().map_or(0, |udp| udp.lanes.lanes_on(spare));
+    #[cfg(not(feature = "udp"))]
+    let lanes = 0;
+    config.engines.engines_on(spare, copy_units + lanes)
 }
 
 /// The threads that work for the software NIC.
@@ -153,9 +165,10 @@ impl NicThreads {
             nic.core().set_copy_units(queues, units.runner(Crowd::none()), PieceSizes::default());
         }
         let mut engines = WorkerThreads::new([]);
-        let count = engine_count(config) as usize;
-        // The operator's own number is taken as it is.
-        let crowd = if config.engines == ThreadCount::Auto { Crowd::new() } else { Crowd::none() };
+        let count = engine_count(config, copy_units) as usize;
+        // An operator's own number is taken as it is, and processors of a list are the node's.
+        let is_own = config.engines != ThreadCount::Auto || !config.processors.numbers().is_empty();
+        let crowd = if is_own { Crowd::none() } else { Crowd::new() };
         if count > 0 {
             nic.core().set_engines(count, |seats| {
                 engines = WorkerThreads::new(seats.iter().cloned());

@@ -223,8 +223,8 @@ impl<W: Worker> ThreadRunner for Bells<W> {
         self.places[number].sleeps.load(Ordering::Relaxed)
     }
 
-    fn is_crowded(&self) -> bool {
-        self.crowd.is_there()
+    fn is_crowded(&self, more: usize) -> bool {
+        self.crowd.is_there_with(u32::try_from(more).unwrap_or(u32::MAX))
     }
 
     fn check(&self) {

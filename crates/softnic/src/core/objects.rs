@@ -422,12 +422,11 @@ impl<M: Bytes> Core<M> {
     fn fail_wait(&mut self, waiter: QpId, gone: CqId) {
         let Some(mut pair) = self.qps.lend(waiter.0) else { return };
         let waits = |current: &Current| matches!(current.operation(), Some(Operation::Chain(ChainVerb::Wait { cq, .. })) if cq == gone);
+        // Behind requests whose completions are held the request waits for its turn, and fails then.
         if pair.state == QpState::ReadyToSend
+            && pair.held.is_empty()
             && let Some(current) = pair.current.take_if(|current| waits(current))
         {
-            // The completions of requests before this one come first.
-            self.settle();
-            self.release_held(&mut pair);
             pair.send.advance();
             let taken = pair.send.taken();
             self.fail(waiter, &mut pair, &current, Status::LocalQpOperationError, taken);

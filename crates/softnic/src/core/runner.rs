@@ -12,9 +12,9 @@ pub trait ThreadRunner: Debug + Send + Sync {
         false
     }
 
-    /// Whether more threads want to run than the machine has processors, so that the threads take processors from clients. Engines
-    /// serve no clients then.
-    fn is_crowded(&self) -> bool {
+    /// Whether more threads want to run than the machine has processors, or would if `more` threads that sleep now ran too. Then
+    /// the threads take processors from clients, and engines serve nobody.
+    fn is_crowded(&self, _more: usize) -> bool {
         false
     }
 

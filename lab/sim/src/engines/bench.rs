@@ -407,16 +407,17 @@ impl Bench {
         if self.seat.has_leaving() {
             return;
         }
-        if self.clients[victim].is_bound && self.clients[victim].withdrawal.is_none() {
+        let begins = self.clients[victim].is_bound && self.clients[victim].withdrawal.is_none();
+        if begins {
             self.withdraw(victim);
         }
         self.nic.turn();
         self.take_node_completions();
-        let is_moving = self.pieces.as_ref().is_some_and(|pieces| pieces.is_waiting());
-        self.counts.awaited_both += u64::from(is_moving && self.clients[victim].withdrawal.is_some());
-        // Any other has to wait for the engine.
-        for client in &mut self.clients {
-            client.withdrawal = client.withdrawal.map(|_| true);
+        if begins && self.clients[victim].withdrawal.is_some() {
+            // It has to wait for the engine.
+            self.clients[victim].withdrawal = Some(true);
+            let is_moving = self.pieces.as_ref().is_some_and(|pieces| pieces.is_waiting());
+            self.counts.awaited_both += u64::from(is_moving);
         }
     }
 

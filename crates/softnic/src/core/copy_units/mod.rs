@@ -27,7 +27,7 @@ pub const PIECE_BYTES: u32 = 16 << 10;
 /// The sizes from which and in which transfers are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceSizes {
-    /// The shortest transfer that is handed over. Shorter ones take less time to copy than to hand over.
+    /// The shortest transfer that is handed over. Shorter ones may take less time to copy than to hand over (ADR 045).
     pub transfer_min: u32,
     /// The longest piece.
     pub piece_max: u32,

@@ -5,8 +5,8 @@
 
 /// Looks in a row that find the machine crowded, after which clients go home. A single look finds threads that run for
 /// microseconds.
-const CROWDED_LOOKS: u32 = 8;
-/// Looks in a row that find the machine free, after which clients are lent again.
+const CROWDED_LOOKS: u32 = 4;
+/// Looks in a row that find processors for the engines too, after which clients are lent again.
 const FREE_LOOKS: u32 = 64;
 
 /// The last looks at the machine's processors.

@@ -43,6 +43,9 @@ const BUSY_AFTER_VISITS_MAX: u32 = 1 << 16;
 
 /// Turns of the NIC between two looks at its engines: whether they run, and the numbers of their clients.
 const BALANCE_TURNS: u64 = 1 << 12;
+/// Turns between two looks for a crowd while engines serve clients. The NIC's thread naps between its turns then, if it has
+/// nothing to do itself.
+const CROWD_TURNS: u64 = 1 << 10;
 
 /// The NIC's side of its engines.
 #[derive(Debug)]
@@ -169,8 +172,12 @@ impl<M: Bytes> Core<M> {
             return;
         }
         self.take_home_leaving();
-        if self.schedule.turns().is_multiple_of(BALANCE_TURNS) {
+        let turns = self.schedule.turns();
+        let crowd_turns = if self.has_lent_clients() { CROWD_TURNS } else { BALANCE_TURNS };
+        if turns.is_multiple_of(crowd_turns) {
             self.look_for_crowd();
+        }
+        if turns.is_multiple_of(BALANCE_TURNS) {
             self.balance();
         }
         while let Some(cq) = self.busy.pop() {
@@ -191,17 +198,19 @@ impl<M: Bytes> Core<M> {
     /// Takes all clients home while the machine has no processors for engines.
     fn look_for_crowd(&mut self) {
         let Some(engines) = &mut self.engines else { return };
-        engines.runner.check();
-        engines.crowding.note(engines.runner.is_crowded());
+        // While they serve nobody the engines sleep, and do not count among the threads that want to run.
+        let asleep = if engines.crowding.is_crowded() { engines.seats.len() } else { 0 };
+        engines.crowding.note(engines.runner.is_crowded(asleep));
         if engines.crowding.is_crowded() {
             let lent: Vec<u32> = engines.lent.keys().copied().collect();
-            lent.into_iter().for_each(|cq| self.take_home(cq));
+            lent.into_iter().for_each(|cq| self.take_home_unasked(cq));
         }
     }
 
     /// Takes a client of the engine with the most clients home, to be lent again, if another engine has at least two fewer.
     fn balance(&mut self) {
         let Some(engines) = &self.engines else { return };
+        engines.runner.check();
         let clients = |engine: usize| engines.seats[engine].clients();
         let most = (0..engines.seats.len()).max_by_key(|&engine| clients(engine)).expect("there are engines");
         if clients(most) < clients(engines.least_loaded()) + 2 {
@@ -209,11 +218,16 @@ impl<M: Bytes> Core<M> {
         }
         let moved = engines.lent.iter().find(|(_, lent)| lent.engine == most).map(|(&cq, _)| cq);
         if let Some(cq) = moved {
-            self.take_home(cq);
-            let queue = self.cqs.get_mut(cq).expect("the client's completion queue");
-            queue.busy_after = (queue.busy_after / 2).max(BUSY_AFTER_VISITS);
+            self.take_home_unasked(cq);
             self.busy.push(cq);
         }
+    }
+
+    /// Takes a client home that has given no cause for it. It is lent again as soon as before.
+    fn take_home_unasked(&mut self, cq: u32) {
+        self.take_home(cq);
+        let queue = self.cqs.get_mut(cq).expect("the client's completion queue");
+        queue.busy_after = (queue.busy_after / 2).max(BUSY_AFTER_VISITS);
     }
 
     /// Lends a client to an engine, if all of its queue pairs are sound and an engine can serve them.
