@@ -13,7 +13,7 @@ pub trait ThreadRunner: Debug + Send + Sync {
     }
 
     /// Whether more threads want to run than the machine has processors, or would if `more` threads that sleep now ran too. Then
-    /// the threads take processors from clients, and engines serve nobody.
+    /// the threads take processors from clients, and engines serve no clients.
     fn is_crowded(&self, _more: usize) -> bool {
         false
     }

@@ -4,7 +4,7 @@
 //! queue pairs, with their completion queue. An engine runs the same code over the same keys. It reads the keys without a
 //! lock, and never changes one: what is more than a READ, a WRITE or an atomic sends the client home, to the NIC's thread,
 //! and so does a request that fails, or one that copy units move. A client that does nothing for a while goes home too, so an
-//! engine without work has no clients, and sleeps. All go home while the machine has no processors for engines ([`crowding`]).
+//! engine without work has no clients, and sleeps. All go home while the machine has no processors for engines (`crowding`).
 //!
 //! The NIC's thread is the only one that gives and takes. It takes a client home before it changes the state of one of its
 //! queue pairs, at either end. An operation that ends accesses takes effect at once, and completes when each engine has left
@@ -198,7 +198,7 @@ impl<M: Bytes> Core<M> {
     /// Takes all clients home while the machine has no processors for engines.
     fn look_for_crowd(&mut self) {
         let Some(engines) = &mut self.engines else { return };
-        // While they serve nobody the engines sleep, and do not count among the threads that want to run.
+        // While they serve no clients the engines sleep, and do not count among the threads that want to run.
         let asleep = if engines.crowding.is_crowded() { engines.seats.len() } else { 0 };
         engines.crowding.note(engines.runner.is_crowded(asleep));
         if engines.crowding.is_crowded() {
