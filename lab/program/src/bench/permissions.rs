@@ -10,7 +10,8 @@ use crate::output::say;
 use crate::samples::{Samples, mops, per};
 use comfy_table::{Table, presets};
 use portcullis::{
-    Acquire, Allocate, Answer, BarePermission, Call, ControlRequest, Lifetime, ObjectRef, Session,
+    Acquire, Allocate, Answer, BarePermission, Batch, Call, Client, ControlRequest, Lifetime, Moment,
+    ObjectRef, Session, SessionEndpoint,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -269,44 +270,49 @@ impl Lives {
 
     /// Begins as many requests as there is room for, and takes those that have ended.
     pub fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
-        let at_once = self.course.at_once();
+        let (at, at_once) = (Instant::now(), self.course.at_once());
         while self.acquiring.len() + self.held.len() + self.revoking.len() + at_once
             <= self.course.under_way()
             && session.client().room_for_calls() >= at_once
         {
-            self.acquire(session, at_once)?;
+            self.acquire(session, at, at_once)?;
         }
         if session.poll() == 0 {
             give_way();
         }
-        self.take(session)?;
+        let at = Instant::now();
+        self.take(session, at)?;
         while self.held.len() >= at_once && session.client().room_for_calls() >= at_once {
-            self.revoke(session, at_once)?;
+            self.revoke(session, at, at_once)?;
         }
         Ok(())
     }
 
     /// Begins `count` requests for permissions together.
-    fn acquire(&mut self, session: &mut Session, count: usize) -> Result<(), BenchError> {
-        let at = Instant::now();
+    fn acquire(&mut self, session: &mut Session, at: Instant, count: usize) -> Result<(), BenchError> {
         let lifetime = if self.course.expire { SHORT_LEASE } else { LIFETIME };
-        let requests: Vec<Acquire> = (0..count)
-            .map(|_| Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME))
-            .collect();
-        let calls = begin(session, at, requests)?;
-        self.acquiring.extend(calls.into_iter().map(|call| (call, at)));
+        let now = session.at(at);
+        let mut beginning = Beginning::of(session, now, count);
+        for _ in 0..count {
+            let request = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
+            self.acquiring.push_back((beginning.call(request.into())?, at));
+        }
+        beginning.post();
         Ok(())
     }
 
     /// Begins to revoke `count` permissions together.
-    fn revoke(&mut self, session: &mut Session, count: usize) -> Result<(), BenchError> {
-        let requests: Vec<_> = self.held.drain(..count).map(ControlRequest::revoke).collect();
-        self.revoking.extend(begin(session, Instant::now(), requests)?);
+    fn revoke(&mut self, session: &mut Session, at: Instant, count: usize) -> Result<(), BenchError> {
+        let now = session.at(at);
+        let mut beginning = Beginning::of(session, now, count);
+        for permission in self.held.drain(..count) {
+            self.revoking.push_back(beginning.call(ControlRequest::revoke(permission))?);
+        }
+        beginning.post();
         Ok(())
     }
 
-    fn take(&mut self, session: &mut Session) -> Result<(), BenchError> {
-        let at = Instant::now();
+    fn take(&mut self, session: &mut Session, at: Instant) -> Result<(), BenchError> {
         while let Some(&(call, asked)) = self.acquiring.front() {
             let Some(answer) = session.client().take_call(call) else { break };
             self.acquiring.pop_front();
@@ -347,32 +353,41 @@ impl Lives {
                 0 => pause.pass(),
                 _ => pause.reset(),
             }
-            self.take(session)?;
+            let at = Instant::now();
+            self.take(session, at)?;
             let count = self.held.len().min(session.client().room_for_calls());
-            self.revoke(session, count)?;
+            self.revoke(session, at, count)?;
         }
         Ok(())
     }
 }
 
-/// Begins requests: one alone, and several in messages that they share. The caller has found room for them.
-fn begin<R: Into<ControlRequest>>(
-    session: &mut Session,
-    at: Instant,
-    requests: Vec<R>,
-) -> Result<Vec<Call>, BenchError> {
-    let now = session.at(at);
-    let mut calls = Vec::with_capacity(requests.len());
-    if let [_] = requests[..] {
-        for request in requests {
-            calls.push(session.client().call(now, request).map_err(|refused| refused.error)?);
+/// Requests that begin together. One travels alone, several share messages.
+enum Beginning<'a> {
+    Single(&'a mut Client<SessionEndpoint>, Moment),
+    Packed(Batch<'a, SessionEndpoint>, Moment),
+}
+
+impl<'a> Beginning<'a> {
+    /// Begins with none of `count` requests, for which the caller has found room.
+    fn of(session: &'a mut Session, now: Moment, count: usize) -> Self {
+        match count {
+            1 => Self::Single(session.client(), now),
+            _ => Self::Packed(session.client().batch(), now),
         }
-        return Ok(calls);
     }
-    let mut batch = session.client().batch();
-    for request in requests {
-        calls.push(batch.call(now, request).map_err(|refused| refused.error)?);
+
+    fn call(&mut self, request: ControlRequest) -> Result<Call, BenchError> {
+        let call = match self {
+            Self::Single(client, now) => client.call(*now, request),
+            Self::Packed(batch, now) => batch.call(*now, request),
+        };
+        call.map_err(|refused| refused.error.into())
     }
-    batch.post();
-    Ok(calls)
+
+    fn post(self) {
+        if let Self::Packed(batch, _) = self {
+            batch.post();
+        }
+    }
 }
