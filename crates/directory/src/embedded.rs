@@ -142,12 +142,18 @@ impl Shared {
     /// Locks the state, in which the leases have ended whose time has passed. Watches learn of their ends.
     fn lock_now(&self) -> (MutexGuard<'_, DirectoryState>, Duration) {
         let mut state = self.lock();
+        let now = self.end_due(&mut state);
+        (state, now)
+    }
+
+    /// Ends the leases whose time has passed, so that watches learn of their ends. Returns the time.
+    fn end_due(&self, state: &mut DirectoryState) -> Duration {
         let now = self.now();
         if state.expire(now) {
             self.changes.fetch_add(1, Ordering::Relaxed);
             self.changed.notify_all();
         }
-        (state, now)
+        now
     }
 
     /// Locks the state. It changes in single steps, each of which is complete or has not begun, so a poisoned lock
@@ -269,9 +275,9 @@ impl<T: PartialEq + Clone + Send + fmt::Debug> Watch<T> for Looking<T> {
 
     fn next(&mut self, at_most: Duration) -> Result<Option<T>, DirectoryError> {
         let until = self.shared.now().saturating_add(at_most);
-        let (mut state, _) = self.shared.lock_now();
+        let mut state = self.shared.lock();
         loop {
-            let now = self.shared.now();
+            let now = self.shared.end_due(&mut state);
             let there = (self.look)(&mut state, now);
             if there != self.seen {
                 self.seen = there.clone();
