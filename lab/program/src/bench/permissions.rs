@@ -259,57 +259,60 @@ impl Lives {
         }
     }
 
-    /// A random object, from a xorshift generator. It is random enough to miss caches.
-    fn object(&mut self) -> ObjectRef {
+    /// A number of a xorshift generator. It is random enough to miss caches.
+    fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let index = usize::try_from(self.random >> 11).unwrap_or(0) % self.objects.len();
+        self.random >> 11
+    }
+
+    fn object(&mut self) -> ObjectRef {
+        let index = usize::try_from(self.random()).unwrap_or(0) % self.objects.len();
         self.objects[index]
     }
 
     /// Begins as many requests as there is room for, and takes those that have ended.
     pub fn turn(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let (at, at_once) = (Instant::now(), self.course.at_once());
-        while self.acquiring.len() + self.held.len() + self.revoking.len() + at_once
-            <= self.course.under_way()
+        while self.acquiring.len() + self.revoking.len() + at_once <= self.course.under_way()
             && session.client().room_for_calls() >= at_once
         {
-            self.acquire(session, at, at_once)?;
+            self.begin(session, at, at_once)?;
         }
         if session.poll() == 0 {
             give_way();
         }
-        let at = Instant::now();
-        self.take(session, at)?;
-        while self.held.len() >= at_once && session.client().room_for_calls() >= at_once {
-            self.revoke(session, at, at_once)?;
-        }
-        Ok(())
+        self.take(session, Instant::now())
     }
 
-    /// Begins `count` requests for permissions together.
-    fn acquire(&mut self, session: &mut Session, at: Instant, count: usize) -> Result<(), BenchError> {
-        let lifetime = if self.course.expire { SHORT_LEASE } else { LIFETIME };
+    /// Begins `count` requests together.
+    fn begin(&mut self, session: &mut Session, at: Instant, count: usize) -> Result<(), BenchError> {
         let now = session.at(at);
         let mut beginning = Beginning::of(session, now, count);
         for _ in 0..count {
-            let request = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
-            self.acquiring.push_back((beginning.call(request.into())?, at));
+            match self.next_to_revoke() {
+                Some(permission) => {
+                    self.revoking.push_back(beginning.call(ControlRequest::revoke(permission))?);
+                }
+                None => {
+                    let lifetime = if self.course.expire { SHORT_LEASE } else { LIFETIME };
+                    let request = Acquire::object(self.object()).shared().lifetime(lifetime).wait(LIFETIME);
+                    self.acquiring.push_back((beginning.call(request.into())?, at));
+                }
+            }
         }
         beginning.post();
         Ok(())
     }
 
-    /// Begins to revoke `count` permissions together.
-    fn revoke(&mut self, session: &mut Session, at: Instant, count: usize) -> Result<(), BenchError> {
-        let now = session.at(at);
-        let mut beginning = Beginning::of(session, now, count);
-        for permission in self.held.drain(..count) {
-            self.revoking.push_back(beginning.call(ControlRequest::revoke(permission))?);
-        }
-        beginning.post();
-        Ok(())
+    /// Takes a permission that the next request revokes. `None`: the next request acquires one.
+    ///
+    /// A coin decides, so requests of both kinds arrive mixed, as those of many clients do. In a fixed order they would
+    /// arrive in groups of one kind or mixed, depending on how many requests the node takes in a turn.
+    fn next_to_revoke(&mut self) -> Option<BarePermission> {
+        let is_full = self.held.len() >= self.course.under_way();
+        if is_full || self.random() & 1 == 0 { self.held.pop_front() } else { None }
     }
 
     fn take(&mut self, session: &mut Session, at: Instant) -> Result<(), BenchError> {
@@ -345,7 +348,7 @@ impl Lives {
         (std::mem::take(&mut self.ended), std::mem::replace(&mut self.samples, Samples::new()))
     }
 
-    /// Waits until nothing is under way.
+    /// Revokes what is held, and waits until nothing is under way.
     pub fn drain(&mut self, session: &mut Session) -> Result<(), BenchError> {
         let mut pause = Pause::new();
         while !(self.acquiring.is_empty() && self.held.is_empty() && self.revoking.is_empty()) {
@@ -355,8 +358,12 @@ impl Lives {
             }
             let at = Instant::now();
             self.take(session, at)?;
-            let count = self.held.len().min(session.client().room_for_calls());
-            self.revoke(session, at, count)?;
+            let (count, now) = (self.held.len().min(session.client().room_for_calls()), session.at(at));
+            let mut beginning = Beginning::of(session, now, count);
+            for permission in self.held.drain(..count) {
+                self.revoking.push_back(beginning.call(ControlRequest::revoke(permission))?);
+            }
+            beginning.post();
         }
         Ok(())
     }
