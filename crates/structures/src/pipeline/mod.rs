@@ -124,12 +124,13 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     ///
     /// # Errors
     /// As the operation, or [`Error::TimedOut`].
-    pub async fn limited<T, X: From<Error>>(
+    // An `async fn` would keep the operation twice: as its argument, and in the future that it awaits.
+    pub fn limited<T, X: From<Error>>(
         &self,
         (what, effect): (&'static str, Effect),
         operation: impl Future<Output = Result<T, X>>,
-    ) -> Result<T, X> {
-        Limited::new(self, (what, effect), operation).await
+    ) -> impl Future<Output = Result<T, X>> {
+        Limited::new(self, (what, effect), operation)
     }
 
     /// Notes that the present operation has made progress: its limit begins again. This is for steps of which an
