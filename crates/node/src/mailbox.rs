@@ -12,8 +12,8 @@ use portcullis_nic::{
 };
 use portcullis_planted::planted;
 use portcullis_protocol::{
-    ClientId, CopyRequest, MESSAGE_BYTES, PACKED_HEAD_BYTES, Packing, Records, Reply, Request, RequestBody,
-    is_packed, sent_part,
+    ClientId, CopyRequest, MESSAGE_BYTES, Packing, Records, Reply, Request, RequestBody,
+    is_packed, received_message, sent_part,
 };
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;
@@ -132,10 +132,12 @@ impl<M: Memory> Mailbox<M> {
         };
         let slot = u32::try_from(completion.request).expect("receives are numbered by their slots");
         self.received += 1;
-        let head = messages.head(slot);
-        let is_packed = is_packed(&head);
+        let message = messages.message(slot, length);
+        let head = message.as_ref().and_then(|message| message.first_chunk());
+        let is_packed = head.is_some_and(is_packed);
         if messages.arrived.is_empty() && !is_packed {
-            received.push((client, messages.single(slot, length, &head)));
+            let request = message.map_or(Received::CUT, |message| messages.request(&message, slot, length));
+            received.push((client, request));
             // A queue pair that takes no receive is broken. Its next completion reports that.
             let _ = messages.post_receive(nic, slot);
             return true;
@@ -143,7 +145,7 @@ impl<M: Memory> Mailbox<M> {
         if messages.arrived.is_empty() {
             self.inbox.push_back(client);
         }
-        let records = Records::of(head, length.into()).ok();
+        let records = head.and_then(|head| Records::of(*head, length.into()).ok());
         // A message that no client packs shows nothing: its sender may have no room for packed replies.
         messages.packs |= is_packed && records.is_some();
         messages.arrived.push_back(Arrival { slot, length, records, is_packed });
@@ -326,29 +328,17 @@ impl<M: Memory> Messages<M> {
         nic.post_receive(self.queue.qp, &[request]).map(|_| ())
     }
 
-    /// Reads the beginning of the message in receive slot `slot`. Each byte is read once, so the client cannot change
-    /// it between its check and its use.
-    fn head(&self, slot: u32) -> [u8; PACKED_HEAD_BYTES] {
-        let mut head = [0; PACKED_HEAD_BYTES];
-        self.memory.read(self.span(slot).address, &mut head);
-        head
+    /// Reads the message in receive slot `slot`, or the beginning of a longer one. Each byte is read once, so the client
+    /// cannot change it between its check and its use. `None`: too little of the message arrived.
+    #[inline]
+    fn message(&self, slot: u32, length: u32) -> Option<[u8; MESSAGE_BYTES]> {
+        received_message(length.into(), |bytes| self.memory.read(self.span(slot).address, bytes))
     }
 
-    /// Decodes the request of a message that carries one, with the data that has arrived behind it.
-    fn single(&self, slot: u32, length: u32, head: &[u8; PACKED_HEAD_BYTES]) -> Received {
-        let mut message = [0; MESSAGE_BYTES];
-        let (first, second) = message.split_at_mut(PACKED_HEAD_BYTES);
-        first.copy_from_slice(head);
-        match length as usize {
-            PACKED_HEAD_BYTES => {}
-            length if length < MESSAGE_BYTES => return Received::CUT,
-            _ => self.memory.read(self.span(slot).address + PACKED_HEAD_BYTES as u64, second),
-        }
-        self.with_data(Received::of(&message), slot, length)
-    }
-
-    /// Adds the data that has arrived behind the message in receive slot `slot`, if the request is a write.
-    fn with_data(&self, mut received: Received, slot: u32, length: u32) -> Received {
+    /// Decodes a request. `slot`: the receive slot of its message, behind which lies the data if it is a write.
+    #[inline]
+    fn request(&self, message: &[u8; MESSAGE_BYTES], slot: u32, length: u32) -> Received {
+        let mut received = Received::of(message);
         if let Some(RequestBody::Copy(CopyRequest::Write { length: claimed, .. })) = received.request {
             let came = u64::from(length).saturating_sub(MESSAGE_BYTES as u64);
             received.data = self.data(slot, usize::try_from(claimed.min(came)).unwrap_or(usize::MAX));
@@ -367,7 +357,7 @@ impl<M: Memory> Messages<M> {
         let received = match record {
             None => Received::CUT,
             Some(record) if is_packed => Received::of(&record),
-            Some(record) => self.with_data(Received::of(&record), slot, length),
+            Some(record) => self.request(&record, slot, length),
         };
         if is_over {
             self.arrived.pop_front();

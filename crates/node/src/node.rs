@@ -292,9 +292,10 @@ impl<N: Nic> Node<N> {
                 self.books.fetch(*object);
             }
         }
-        for (client, request) in received.drain(..) {
-            self.take_request(nic, client, request, now);
+        for (client, request) in &*received {
+            self.take_request(nic, *client, request, now);
         }
+        received.clear();
     }
 
     /// Receives at most `left` messages of clients without queue pairs.
@@ -306,25 +307,25 @@ impl<N: Nic> Node<N> {
         {
             worked = true;
             *left -= 1;
-            self.take_request(nic, client, received, now);
+            self.take_request(nic, client, &received, now);
         }
         worked
     }
 
     /// Handles a request of an attached client.
-    fn take_request(&mut self, nic: &mut N, client: ClientId, received: Received, now: Moment) {
+    fn take_request(&mut self, nic: &mut N, client: ClientId, received: &Received, now: Moment) {
         let Received { sequence, request, data } = received;
         let tenant = self.books.tenant_of(client).expect("a client's messages leave with it");
-        let from = RequestOrigin { client, tenant, sequence };
+        let from = RequestOrigin { client, tenant, sequence: *sequence };
         match request {
-            Some(request) => self.serve(nic, from, request, &data, now),
+            Some(request) => self.serve(nic, from, request, data, now),
             None => self.answer(from, Err(Refusal::Malformed)),
         }
         self.apply_effects();
     }
 
-    fn serve(&mut self, nic: &mut N, from: RequestOrigin, request: RequestBody, data: &[u8], now: Moment) {
-        match request {
+    fn serve(&mut self, nic: &mut N, from: RequestOrigin, request: &RequestBody, data: &[u8], now: Moment) {
+        match *request {
             // A client with workers must send its request to them.
             RequestBody::Grant(GrantRequest::AllocateChunk) if self.chunks.is_some() => {
                 self.answer(from, Err(Refusal::Malformed));
