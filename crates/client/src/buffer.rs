@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The smallest block, in bytes: a cache line.
 const BLOCK_MIN: u64 = 64;
 
-/// Bytes of a buffer that are prefetched at most, and the bytes of a cache line.
+/// Bytes of a buffer that are prefetched at most.
 const PREFETCHED_BYTES: u64 = 512;
-const LINE_BYTES: usize = 64;
 
 /// Number of block sizes: powers of two times [`BLOCK_MIN`], beyond any `u32` length.
 const CLASSES: usize = 28;
@@ -229,6 +228,17 @@ impl<M: Memory> Buffer<M> {
         self.blocks.memory.read(self.at() + u64::from(offset), into);
     }
 
+    /// Copies the first `N` words out, which are little-endian.
+    ///
+    /// # Panics
+    /// The buffer is shorter.
+    #[inline]
+    #[must_use]
+    pub fn words<const N: usize>(&self) -> [u64; N] {
+        self.check(0, 8 * N);
+        self.blocks.memory.read_words(self.at())
+    }
+
     /// Copies bytes in, from `offset` on.
     ///
     /// # Panics
@@ -284,9 +294,7 @@ impl<M: Memory> Buffer<M> {
     /// them soon.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        for at in (0..u64::from(self.len()).min(PREFETCHED_BYTES)).step_by(LINE_BYTES) {
-            self.blocks.memory.prefetch(self.at() + at);
-        }
+        self.blocks.memory.prefetch(self.at(), u64::from(self.len()).min(PREFETCHED_BYTES));
     }
 
     /// Offset of the buffer in the arena.

@@ -196,11 +196,11 @@ impl<E: VerbsEndpoint> Client<E> {
         self.data.link.operations.drain(into);
     }
 
-    /// Appends the operations that have ended and were not taken, in the order of their ends. Each is returned once:
-    /// its outcome waits for [`Client::take`], and [`Client::drain`] does not return it.
+    /// Hands the operations that have ended and were not taken to `each`, in the order of their ends. Each is handed
+    /// over once: its outcome waits for [`Client::take`], and [`Client::drain`] does not return it.
     #[inline]
-    pub fn drain_ended(&mut self, into: &mut Vec<Operation>) {
-        self.data.link.operations.drain_ended(into);
+    pub fn drain_ended(&mut self, each: impl FnMut(Operation)) {
+        self.data.link.operations.drain_ended(each);
     }
 
     /// Polls the NIC and acts on its completions: ends operations and calls, switches queue pairs, sends what waited

@@ -214,11 +214,31 @@ impl<M: Memory> Operations<M> {
 
     #[inline]
     pub(crate) fn succeed(&mut self, id: u64) {
-        let result = match &self.slots[slot_of(id)].buffer {
+        let word = self.word_at(id);
+        let slot = &mut self.slots[slot_of(id)];
+        let value = match &slot.buffer {
             Some(buffer) => u64::from(buffer.len()),
-            None => self.memory.load(self.word_at(id)),
+            None => self.memory.load(word),
         };
-        self.finish(id, Ok(result));
+        if slot.phase == Phase::UnderWay
+            && u64::from(slot.generation) == id >> 32
+            && !matches!(slot.owner, Owner::Extension { .. })
+        {
+            slot.value = value;
+            slot.failed = false;
+            self.end(id);
+        } else {
+            self.finish(id, Ok(value));
+        }
+    }
+
+    /// Notes that an operation of the caller has ended.
+    #[inline]
+    fn end(&mut self, id: u64) {
+        self.slots[slot_of(id)].phase = Phase::Done;
+        self.under_way -= 1;
+        self.done.push_back(id);
+        self.ended += 1;
     }
 
     /// Ends an operation with the NIC's `status`, whose meaning depends on the owner.
@@ -259,20 +279,18 @@ impl<M: Memory> Operations<M> {
         }
     }
 
-    #[inline]
     pub(crate) fn finish(&mut self, id: u64, result: Result<u64, Error>) {
         let slot = &mut self.slots[slot_of(id)];
         if slot.phase != Phase::UnderWay || u64::from(slot.generation) != id >> 32 {
             return self.finish_late(id);
         }
-        self.under_way -= 1;
         if let Owner::Extension { call, .. } = slot.owner {
+            self.under_way -= 1;
             // The released slot holds nothing of use: an extension has no buffer, and its result is passed on below.
             let _ = self.release(id);
             self.extended.push(Extended { call, result });
             return;
         }
-        slot.phase = Phase::Done;
         match result {
             Ok(value) => {
                 slot.failed = false;
@@ -283,8 +301,7 @@ impl<M: Memory> Operations<M> {
                 self.errors.push((id, error));
             }
         }
-        self.done.push_back(id);
-        self.ended += 1;
+        self.end(id);
     }
 
     /// Notes that the NIC has completed an operation that was given up.
@@ -401,15 +418,14 @@ impl<M: Memory> Operations<M> {
     }
 
     #[inline]
-    pub(crate) fn drain_ended(&mut self, into: &mut Vec<Operation>) {
+    pub(crate) fn drain_ended(&mut self, mut each: impl FnMut(Operation)) {
         while let Some(id) = self.done.pop_front() {
             if self.is_done(id) {
-                if let Some(buffer) = &self.slots[slot_of(id)].buffer
-                    && self.slots[slot_of(id)].phase == Phase::Done
-                {
+                let slot = &self.slots[slot_of(id)];
+                if let (Phase::Done, Some(buffer)) = (slot.phase, &slot.buffer) {
                     buffer.prefetch();
                 }
-                into.push(Operation { id });
+                each(Operation { id });
             }
         }
     }

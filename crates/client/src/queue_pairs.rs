@@ -512,7 +512,8 @@ impl DataQueuePair {
     #[inline]
     fn succeed_before<M: Memory>(&mut self, operations: &mut Operations<M>, id: u64) -> bool {
         let Some(before) = self.flights.iter().position(|flight| flight.id == id) else { return false };
-        for flight in self.flights.drain(..before) {
+        for _ in 0..before {
+            let flight = self.flights.pop_front().expect("as many were counted");
             operations.succeed(flight.id);
         }
         true

@@ -28,7 +28,7 @@ fn add(client: &mut Client<Fake>, permission: &Permission) -> Operation {
 
 fn ended(client: &mut Client<Fake>) -> Vec<Operation> {
     let mut ended = Vec::new();
-    client.drain_ended(&mut ended);
+    client.drain_ended(|operation| ended.push(operation));
     ended
 }
 

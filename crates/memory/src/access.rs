@@ -230,8 +230,27 @@ impl Memory for Mapping {
     }
 
     #[inline]
-    fn prefetch(&self, offset: u64) {
-        prefetch_line(self.pointer(offset, 1, 1).cast_const());
+    fn read_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        if !offset.is_multiple_of(8) {
+            let mut bytes = [[0; 8]; N];
+            self.read(offset, bytes.as_flattened_mut());
+            return bytes.map(u64::from_le_bytes);
+        }
+        // The fences are those of `read`.
+        fence(Ordering::Acquire);
+        let words = self.load_words(offset).map(u64::from_le);
+        fence(Ordering::Acquire);
+        words
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u64, length: u64) {
+        let start = self.pointer(offset, length, 1).cast_const();
+        // A mapping begins with a line.
+        let lines = (offset % LINE_BYTES as u64 + length).div_ceil(LINE_BYTES as u64);
+        for line in 0..usize::try_from(lines).unwrap_or(0) {
+            prefetch_line(start.wrapping_add(line * LINE_BYTES));
+        }
     }
 }
 
@@ -320,6 +339,8 @@ mod tests {
             let mut part = vec![0; length - start];
             mapping.read(offset + start as u64, &mut part);
             prop_assert_eq!(&part[..], &bytes[start..]);
+            let words = mapping.read_words::<9>(offset).map(u64::to_le_bytes);
+            prop_assert_eq!(words.as_flattened(), &all[from..from + 72]);
         }
 
         #[test]

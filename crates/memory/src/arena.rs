@@ -153,6 +153,11 @@ impl Memory for ArenaMemory {
         self.change(offset, from.len() as u64, |memory, at| memory.write(at, from));
     }
 
+    #[inline]
+    fn read_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        self.look(offset, 8 * N as u64, Mapping::read_words)
+    }
+
     fn zero(&self, offset: u64, length: u64) {
         self.change(offset, length, |memory, at| memory.zero(at, length));
     }
@@ -166,8 +171,8 @@ impl Memory for ArenaMemory {
     }
 
     #[inline]
-    fn prefetch(&self, offset: u64) {
-        self.memory.prefetch(self.at(offset, 1));
+    fn prefetch(&self, offset: u64, length: u64) {
+        self.memory.prefetch(self.at(offset, length), length);
     }
 }
 
@@ -281,6 +286,7 @@ mod tests {
         let lent = arena.lend_mut(64, 64);
         assert!(is_refused(|| again.write(127, &[1])));
         assert!(is_refused(|| again.read(64, &mut [0])));
+        assert!(is_refused(|| assert_eq!(again.read_words(56), [0; 2])));
         assert!(is_refused(|| again.zero(0, 4096)));
         assert!(is_refused(|| assert_eq!(again.load(120), 0)));
         assert!(is_refused(|| again.store(64, 1)));

@@ -35,10 +35,16 @@ pub trait Memory: Clone {
     /// Stores an aligned 8-byte word, with release ordering.
     fn store(&self, offset: u64, value: u64);
 
-    /// Hints that the line at `offset` will be read soon. Any offset inside the memory is allowed. The default does
-    /// nothing.
-    fn prefetch(&self, offset: u64) {
-        let _ = offset;
+    /// Copies `N` little-endian words out, from `offset` on. The order is as for [`Memory::read`].
+    fn read_words<const N: usize>(&self, offset: u64) -> [u64; N] {
+        let mut bytes = [[0; 8]; N];
+        self.read(offset, bytes.as_flattened_mut());
+        bytes.map(u64::from_le_bytes)
+    }
+
+    /// Hints that `length` bytes from `offset` on will be read soon. The default does nothing.
+    fn prefetch(&self, offset: u64, length: u64) {
+        let _ = (offset, length);
     }
 }
 

@@ -12,8 +12,8 @@ use portcullis_nic::{
 };
 use portcullis_planted::planted;
 use portcullis_protocol::{
-    ClientId, CopyRequest, MESSAGE_BYTES, Packing, Records, Reply, Request, RequestBody,
-    is_packed, received_message, sent_part,
+    ClientId, CopyRequest, MESSAGE_BYTES, Packing, Records, Reply, Request, RequestBody, is_packed,
+    received_message, sent_part,
 };
 use std::collections::{BTreeMap, VecDeque};
 use stream::Streams;

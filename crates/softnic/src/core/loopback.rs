@@ -6,7 +6,7 @@ use super::objects::Core;
 use super::queue_pair::{Current, QueuePair};
 use super::schedule::{REQUEST_WORK, Visit};
 use super::verbs::{Exchange, Progress, Responder};
-use portcullis_memory::{Bytes, LINE_BYTES};
+use portcullis_memory::Bytes;
 use portcullis_nic::{ChainVerb, Operation, QpId, QpState, Status};
 use portcullis_planted::planted;
 use portcullis_protocol::Moment;
@@ -187,8 +187,7 @@ impl<M: Bytes> Core<M> {
             && let Some(target) = self.keys.local(pair.pd, local, false)
         {
             let length = u64::from(local.length).min(MESSAGE_BYTES_FETCHED);
-            let lines = (0..length).step_by(LINE_BYTES);
-            lines.for_each(|at| self.memories[target.memory].prefetch(target.offset + at));
+            self.memories[target.memory].prefetch(target.offset, length);
         }
     }
 

@@ -213,7 +213,7 @@ impl<M: Bytes> SendTaker<M> {
     #[inline]
     pub fn prefetch(&self, ahead: u64) {
         let (offset, _) = self.ring.slot(self.taken + ahead, WORK_REQUEST_BYTES);
-        self.ring.memory.prefetch(offset);
+        self.ring.memory.prefetch(offset, 1);
     }
 
     /// Returns the request `ahead` places on, if there is one. This is a hint: its words may change before its turn
@@ -334,7 +334,7 @@ impl<M: Bytes> ReceiveTaker<M> {
     #[inline]
     pub fn prefetch(&self, ahead: u64) {
         let (offset, _) = self.ring.slot(self.taken + ahead, RECEIVE_BYTES);
-        self.ring.memory.prefetch(offset);
+        self.ring.memory.prefetch(offset, 1);
     }
 
     /// Takes the next receive off.

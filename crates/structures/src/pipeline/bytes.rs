@@ -29,6 +29,14 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
         look(bytes)
     }
 
+    /// Returns the first `N` words of a buffer that is not needed any more.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, buffer: Buffer<E::Memory>) -> [u64; N] {
+        let words = buffer.words();
+        self.core.borrow_mut().buffers.give_back(buffer);
+        words
+    }
+
     /// Copies the bytes of a buffer that is not needed any more.
     pub(crate) fn copied(&self, buffer: Buffer<E::Memory>) -> Vec<u8> {
         self.look(buffer, <[u8]>::to_vec)

@@ -92,7 +92,8 @@ pub(super) struct Core<E: VerbsEndpoint, C: Clock> {
     /// Memory for bytes that are used as soon as they are read.
     pub scratch: Vec<u8>,
     calls: Vec<UnderWay>,
-    ended: Vec<Operation>,
+    /// Accesses that have ended and whose outcomes no task awaits, while they are taken.
+    to_take: Vec<(Operation, Waiter)>,
     pub current: Task,
     pub ready: Ready,
     pub timers: Timers,
@@ -119,7 +120,7 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             buffers: Buffers::default(),
             scratch: Vec::new(),
             calls: Vec::new(),
-            ended: Vec::new(),
+            to_take: Vec::new(),
             current: 0,
             ready: Ready::default(),
             timers: Timers::default(),
@@ -347,14 +348,14 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
     fn wait_for_something(&mut self) -> Waited {
         let clock = self.session.clock().clone();
         let halted = self.posts_left == Some(0);
-        let Self { session, entries, places, calls, ended, outbox, ready, timers, watchers, .. } = self;
+        let Self { session, entries, places, calls, to_take, outbox, ready, timers, watchers, .. } = self;
         let timer = timers.next();
         let again = (!outbox.is_empty() && !halted).then(|| clock.now().after(ROOM_WITHIN));
         // A pipeline that is halted needs no limits any more.
         let limits = session.within().filter(|_| !halted).map(|_| self.limits_at);
         let by = timer.into_iter().chain(again).chain(limits).min();
         let waited = session.wait_until_by(by.unwrap_or(Moment(u64::MAX)), |client| {
-            let ended = take_ended(client, ended, places, entries, ready)
+            let ended = take_ended(client, to_take, places, entries, ready)
                 + take_answers(client, calls, entries, ready);
             let is_time = by.is_some_and(|by| clock.now() >= by);
             if is_time {
@@ -393,21 +394,23 @@ enum Waited {
 #[inline]
 fn take_ended<E: VerbsEndpoint>(
     client: &mut Client<E>,
-    ended: &mut Vec<Operation>,
+    to_take: &mut Vec<(Operation, Waiter)>,
     places: &mut Places<E::Memory>,
     entries: &mut Slots<u64, Entry<E::Memory>>,
     ready: &mut Ready,
 ) -> usize {
-    client.drain_ended(ended);
-    let count = ended.len();
-    for operation in ended.drain(..) {
+    let mut count = 0;
+    client.drain_ended(|operation| {
+        count += 1;
         match places.end(operation) {
             Waiter::Task(task) => ready.push(task),
-            Waiter::Entry(id) => {
-                let outcome = client.take(operation).expect("an outcome waits until it is taken");
-                settle(entries, ready, id, done_of(outcome));
-            }
-            Waiter::Nobody => drop(client.take(operation)),
+            waiter => to_take.push((operation, waiter)),
+        }
+    });
+    for (operation, waiter) in to_take.drain(..) {
+        let outcome = client.take(operation).expect("an outcome waits until it is taken");
+        if let Waiter::Entry(id) = waiter {
+            settle(entries, ready, id, done_of(outcome));
         }
     }
     count

@@ -4,8 +4,7 @@ use super::blocks::{Named, Value};
 use super::index::{KeyHash, SlotAt, View};
 use super::words::Slot;
 use super::{Table, TableError};
-use portcullis::{Clock, Effect, Lifetime, Moment, VerbsEndpoint};
-use portcullis_planted::planted;
+use portcullis::{Clock, Lifetime, Moment, VerbsEndpoint};
 
 /// Number of leases, and of looks, for which one slot may name a block that is invalid.
 const DAMAGED_AFTER_LEASES: u64 = 4;
@@ -70,32 +69,6 @@ impl Attempts {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Returns the value of a key.
-    ///
-    /// # Errors
-    /// The node is gone or refuses, or the table is damaged.
-    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        self.pipeline.limited(("a get of a table", Effect::Nothing), self.get_now(key)).await
-    }
-
-    pub(super) async fn get_now(&self, key: &[u8]) -> Result<Option<Vec<u8>>, TableError> {
-        let hash = self.index.hash_of(key);
-        let mut attempts = Attempts::new(self.pipeline.now());
-        loop {
-            let Some(found) = self.find(key, hash).await? else { return Ok(None) };
-            if self.has_expired(&found).await? {
-                return Ok(None);
-            }
-            if found.value.pieces.is_empty() {
-                return Ok(Some(found.value.rest));
-            }
-            match Box::pin(self.whole_of(&found)).await? {
-                Ok(value) => return Ok(Some(value)),
-                Err(retry) => self.again(&mut attempts, retry).await?,
-            }
-        }
-    }
-
     /// Finds the slot and the value of a key, if it is in the table. A key that has expired may still be found.
     pub(super) async fn find(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>, TableError> {
         let (mut attempts, mut view) = (Attempts::new(self.pipeline.now()), View::default());
@@ -115,8 +88,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     /// Searches buckets that were read for a key that counts.
     #[inline]
     pub(super) async fn find_in(&self, view: &View, key: &[u8], hash: KeyHash) -> Attempt<Option<Found>> {
-        let counts = |slot: Slot| !slot.is_pending() || planted!(PendingSeen);
-        for (at, slot) in view.candidates(hash).filter(|(_, slot)| counts(*slot)) {
+        for (at, slot) in view.candidates(hash).filter(|(_, slot)| slot.may_be_found()) {
             match self.blocks.named(slot, key).await? {
                 Named::Same { value, expires } => return Ok(Ok(Some(Found { at, slot, value, expires }))),
                 Named::Other => {}

@@ -68,9 +68,18 @@ impl<E: VerbsEndpoint, C: Clock> Head<E, C> {
 
     /// Returns the time on the node's clock, or a little later.
     pub async fn node_time(&self) -> Result<Moment, TableError> {
-        let permission = self.permission().await?;
+        Ok(self.node_time_under(&*self.permission().await?))
+    }
+
+    /// Returns [`Head::node_time`], if the handle has the permission for that.
+    #[inline]
+    pub fn known_node_time(&self) -> Option<Moment> {
+        self.leases.fresh(Part::Head).map(|permission| self.node_time_under(&permission))
+    }
+
+    fn node_time_under(&self, permission: &BarePermission) -> Moment {
         let since = self.pipeline.now().since(permission.lease().started_after());
-        Ok(permission.id().start.after(since))
+        permission.id().start.after(since)
     }
 
     /// Reads a record. `None`: no client has written it.

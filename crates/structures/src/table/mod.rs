@@ -57,6 +57,7 @@ mod end;
 mod error;
 mod expiry;
 mod find;
+mod get;
 mod head;
 mod index;
 mod leases;

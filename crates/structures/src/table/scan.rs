@@ -1,13 +1,12 @@
 //! Scans of a table: its keys and their number.
 
+use super::blocks::Value;
 use super::blocks::block::{self, Content};
-use super::blocks::{Named, Value};
 use super::find::{Attempts, Retry};
-use super::index::{Bucket, SlotAt, View};
+use super::index::{Bucket, SlotAt};
 use super::words::{BucketHeader, Slot};
 use super::{Table, TableError};
-use crate::pipeline::join;
-use portcullis::{Clock, Effect, Error, Moment, VerbsEndpoint};
+use portcullis::{Clock, Effect, Moment, VerbsEndpoint};
 use std::ops::ControlFlow;
 
 /// A key, as a scan of the table finds it.
@@ -21,69 +20,6 @@ pub(super) struct Item<'a> {
 }
 
 impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
-    /// Returns the values of several keys, which are looked up at once. The results are in the keys' order.
-    ///
-    /// # Errors
-    /// As [`Table::get`].
-    pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, TableError> {
-        let operation = async {
-            let mut values = vec![None; keys.len()];
-            let left = self.get_at_once(keys, &mut values).await?;
-            let gets = left.iter().map(|&place| self.get(keys[place]));
-            for (&place, value) in left.iter().zip(join(gets).await) {
-                values[place] = value?;
-            }
-            Ok(values)
-        };
-        self.pipeline.limited(("a get of a table", Effect::Nothing), operation).await
-    }
-
-    /// Looks several keys up in two round trips: with one doorbell for all buckets, and one for all blocks. Returns the
-    /// places of the keys for which that was not enough: permissions are to be acquired first, other clients are
-    /// changing the slots, or two keys have one fingerprint.
-    async fn get_at_once(
-        &self,
-        keys: &[&[u8]],
-        values: &mut [Option<Vec<u8>>],
-    ) -> Result<Vec<usize>, TableError> {
-        let mut left = Vec::new();
-        let hashes = keys.iter().map(|key| self.index.hash_of(key));
-        let views: Vec<_> = hashes.map(|hash| (hash, self.index.ask_view(hash))).collect();
-        let mut blocks = Vec::with_capacity(keys.len());
-        let mut view = View::default();
-        for (place, (hash, asked)) in views.into_iter().enumerate() {
-            let read = match asked {
-                Some(asked) => self.index.take_view(&mut view, asked, hash).await,
-                None => Err(Error::Expired.into()),
-            };
-            let mut candidates = view.candidates(hash);
-            match (read, candidates.next(), candidates.next()) {
-                (Ok(()), None, _) => {}
-                (Ok(()), Some((_, slot)), None) if !slot.is_pending() => match self.blocks.ask_block(slot) {
-                    Some(asked) => blocks.push((place, slot, asked)),
-                    None => left.push(place),
-                },
-                (Err(error), ..) if !error.wants_permission() => return Err(error),
-                _ => left.push(place),
-            }
-        }
-        for (place, slot, asked) in blocks {
-            let named = match asked.await {
-                Ok(block) => self.blocks.name(block, slot, keys[place]),
-                Err(error) if TableError::from(error).wants_permission() => Named::Stale,
-                Err(error) => return Err(error.into()),
-            };
-            match named {
-                Named::Same { value, expires: None } if value.pieces.is_empty() => {
-                    values[place] = Some(value.rest);
-                }
-                Named::Other => {}
-                Named::Same { .. } | Named::Stale => left.push(place),
-            }
-        }
-        Ok(left)
-    }
-
     /// Hands each key and its value to `each`, in no order. A key that is in the table all the time is handed over
     /// exactly once. A key that is inserted or removed meanwhile is handed over once or not at all, unless it is
     /// removed and inserted again.

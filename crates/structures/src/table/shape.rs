@@ -13,12 +13,14 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PCTABLE2");
 pub(super) const WORD: u64 = 8;
 /// Number of bytes of a bucket: seven slots and the header.
 pub(super) const BUCKET_BYTES: usize = 64;
+pub(super) const BUCKET_WORDS: usize = BUCKET_BYTES / 8;
 /// Number of slots of a bucket.
 pub(super) const SLOTS: usize = 7;
 /// Number of buckets of a group: a main bucket, the overflow bucket of both, a main bucket.
 const GROUP_BUCKETS: u32 = 3;
 /// Number of bytes of a combined bucket, which one read takes: a main bucket and its overflow bucket.
 pub(super) const COMBINED_BYTES: u32 = 128;
+pub(super) const COMBINED_WORDS: usize = 2 * BUCKET_WORDS;
 const _: () = assert!(COMBINED_BYTES as usize == 2 * BUCKET_BYTES);
 /// The greatest depth that a directory may have.
 pub(super) const DEPTH_LIMIT: u32 = 24;

@@ -90,6 +90,12 @@ impl Slot {
         self.0 & PENDING != 0
     }
 
+    /// Whether the slot has a key, and the key counts.
+    #[inline]
+    pub fn may_be_found(self) -> bool {
+        !self.is_empty() && (!self.is_pending() || planted!(PendingSeen))
+    }
+
     /// Whether a split is about to move the bucket: no client changes the slot until then.
     pub fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0

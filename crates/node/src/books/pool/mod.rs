@@ -143,7 +143,7 @@ impl<M: Memory> Pool<M> {
     pub fn fetch(&self, name: ObjectName) {
         if let Some(object) = self.slabs.find(name.address()) {
             self.slabs.prefetch(object);
-            self.memory.prefetch(offset(name.address()) - Header::BYTES);
+            self.memory.prefetch(offset(name.address()) - Header::BYTES, Header::BYTES);
         }
     }
 

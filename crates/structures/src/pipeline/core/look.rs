@@ -9,11 +9,11 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
     pub fn look(&mut self) {
         self.flush();
         self.session.poll();
-        let Self { session, entries, places, calls, ended, ready, timers, watchers, .. } = self;
+        let Self { session, entries, places, calls, to_take, ready, timers, watchers, .. } = self;
         let now = session.now();
         let client = session.client();
         let ended =
-            take_ended(client, ended, places, entries, ready) + take_answers(client, calls, entries, ready);
+            take_ended(client, to_take, places, entries, ready) + take_answers(client, calls, entries, ready);
         if client.over().is_some() {
             timers.wake_all(ready);
         } else {

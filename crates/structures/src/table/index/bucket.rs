@@ -1,14 +1,14 @@
 //! Buckets, and the buckets in which a key can be.
 
 use super::KeyHash;
-use crate::table::shape::{BUCKET_BYTES, SHARED_AT, SLOTS, bucket_at};
+use crate::table::shape::{BUCKET_BYTES, BUCKET_WORDS, COMBINED_WORDS, SHARED_AT, SLOTS, bucket_at};
 use crate::table::words::{BucketHeader, Slot};
 
 /// Number of buckets in which a key can be: two combined ones, which may share their overflow bucket.
 const BUCKETS_MAX: usize = 4;
 
 /// The place of a slot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(in crate::table) struct SlotAt {
     pub subtable: u32,
     pub bucket: u32,
@@ -35,9 +35,13 @@ impl Bucket {
     #[inline]
     pub fn parse(subtable: u32, number: u32, bytes: &[u8; BUCKET_BYTES]) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
-        let word = |at: usize| u64::from_le_bytes(words[at]);
-        let slots = std::array::from_fn(|slot| Slot(word(slot)));
-        Self { subtable, number, slots, header: BucketHeader(word(SLOTS)) }
+        Self::of_words(subtable, number, &std::array::from_fn(|at| u64::from_le_bytes(words[at])))
+    }
+
+    #[inline]
+    fn of_words(subtable: u32, number: u32, words: &[u64; BUCKET_WORDS]) -> Self {
+        let slots = std::array::from_fn(|slot| Slot(words[slot]));
+        Self { subtable, number, slots, header: BucketHeader(words[SLOTS]) }
     }
 
     /// Parses buckets that lie one after another, from `first` on.
@@ -98,8 +102,9 @@ impl View {
     }
 
     /// Adds buckets that lie one after another, from `first` on, unless they are here already.
-    pub fn add(&mut self, subtable: u32, first: u32, bytes: &[u8]) {
-        for bucket in Bucket::parse_all(subtable, first, bytes) {
+    pub fn add(&mut self, subtable: u32, first: u32, words: &[u64; COMBINED_WORDS]) {
+        for (number, words) in (first..).zip(words.as_chunks().0) {
+            let bucket = Bucket::of_words(subtable, number, words);
             if self.buckets().all(|known| known.number != bucket.number) {
                 self.buckets[self.count] = bucket;
                 self.count += 1;

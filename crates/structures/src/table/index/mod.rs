@@ -5,6 +5,7 @@
 
 mod bucket;
 mod buckets;
+mod candidates;
 mod directory;
 mod hashing;
 mod progress;
@@ -13,6 +14,7 @@ mod subtables;
 mod views;
 
 pub(super) use bucket::{Bucket, SlotAt, View};
+pub(super) use candidates::Candidates;
 pub(super) use hashing::KeyHash;
 pub(super) use progress::Progress;
 

@@ -1,6 +1,6 @@
 //! The way to the buckets in which a key can be.
 
-use super::{Bucket, Index, KeyHash, View};
+use super::{Bucket, Candidates, Index, KeyHash, View};
 use crate::pipeline::Awaited;
 use crate::table::TableError;
 use crate::table::leases::{Leased, Part};
@@ -71,8 +71,7 @@ impl<E: VerbsEndpoint, C: Clock> Index<E, C> {
     ) -> Result<(), TableError> {
         view.clear();
         for (first, read) in firsts.into_iter().zip(reads) {
-            let read = read.await?;
-            self.pipeline.look(read, |bytes| view.add(subtable, first, bytes));
+            view.add(subtable, first, &self.pipeline.words(read.await?));
         }
         for bucket in view.buckets_mut() {
             if !bucket.header.has(hash.suffix) {
@@ -81,6 +80,23 @@ impl<E: VerbsEndpoint, C: Clock> Index<E, C> {
             }
         }
         Ok(())
+    }
+
+    /// Takes the buckets that were requested, for a get. `None`: the slots in which the key may be are not all there. A
+    /// split has moved some of the buckets, or more slots than usual have the key's fingerprint.
+    #[inline]
+    pub async fn take_candidates(
+        &self,
+        AskedView { subtable, firsts, reads: [one, other] }: AskedView<'_, E, C>,
+        hash: KeyHash,
+    ) -> Result<Option<Candidates>, TableError> {
+        let mut candidates = Candidates::default();
+        let words = self.pipeline.words(one.await?);
+        if !candidates.add(subtable, firsts[0], &words, hash) {
+            return Ok(None);
+        }
+        let words = self.pipeline.words(other.await?);
+        Ok(candidates.add(subtable, firsts[1], &words, hash).then_some(candidates))
     }
 
     /// Follows links from a bucket that does not have the keys with this hash to the bucket that has them.
