@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 /// The queue of the operations in completions.
 const ONE_SHOT: QpId = EndpointQueue::OneShot.label();
 
+/// Largest number of operations that are posted together.
+const TOGETHER_MAX: usize = 32;
+
 /// An operation that has not begun.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
@@ -31,6 +34,8 @@ pub(crate) struct OneShots {
     waiting: VecDeque<Waiting>,
     /// Operations of a batch that is being collected.
     staged: Vec<Waiting>,
+    /// Requests that are being posted together.
+    together: Vec<OneShotRequest>,
     /// Operations that have begun and not ended.
     under_way: usize,
     /// Whether the next operation waits for all before it.
@@ -96,11 +101,29 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
     }
 }
 
+/// Returns how many of the first waiting operations may begin at once, up to [`TOGETHER_MAX`].
+fn count_together(waiting: &VecDeque<Waiting>, under_way: usize) -> usize {
+    let mut before = under_way;
+    let begin = waiting.iter().take(TOGETHER_MAX).take_while(|next| {
+        let may_begin = !next.is_fenced || before == 0;
+        before += 1;
+        may_begin
+    });
+    begin.count()
+}
+
 impl OneShots {
     /// Makes the carrier, if the endpoint has operations without queue pairs.
     pub(crate) fn new(endpoint: &mut impl VerbsEndpoint, config: ClientConfig) -> Option<Self> {
         endpoint.one_shots()?;
-        Some(Self { config, waiting: VecDeque::new(), staged: Vec::new(), under_way: 0, fence: false })
+        Some(Self {
+            config,
+            waiting: VecDeque::new(),
+            staged: Vec::new(),
+            together: Vec::new(),
+            under_way: 0,
+            fence: false,
+        })
     }
 
     /// Makes the next operation wait for all before it.
@@ -110,16 +133,23 @@ impl OneShots {
 
     /// Begins as many waiting operations as there is room for, up to a fence.
     fn begin_waiting<E: VerbsEndpoint>(&mut self, link: &mut Link<E>) {
-        while let Some(next) = self.waiting.front() {
-            if next.is_fenced && self.under_way > 0 {
+        // The first operation shows whether there is room at all. Often there is none.
+        let mut most = 1;
+        loop {
+            let count = count_together(&self.waiting, self.under_way).min(most);
+            if count == 0 {
                 return;
             }
+            self.together.clear();
+            self.together.extend(self.waiting.iter().take(count).map(|next| next.request));
             let mut operations = link.endpoint.one_shots().expect("the endpoint of this carrier has them");
-            if operations.post_one_shot(std::slice::from_ref(&next.request)) == 0 {
+            let begun = operations.post_one_shot(&self.together);
+            self.waiting.drain(..begun);
+            self.under_way += begun;
+            if begun < count {
                 return;
             }
-            self.waiting.pop_front();
-            self.under_way += 1;
+            most = TOGETHER_MAX;
         }
     }
 
@@ -159,5 +189,41 @@ impl OneShots {
             }
             !has_expired
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_nic::{Lkey, LocalSpan};
+    use portcullis_protocol::{HolderKey, RegionName, RemoteAddress};
+    use proptest::prelude::*;
+
+    fn waiting(fences: &[bool]) -> VecDeque<Waiting> {
+        let local = LocalSpan { address: 0, length: 8, lkey: Lkey(0) };
+        let request = |id| OneShotRequest {
+            id,
+            region: RegionName { index: 0, generation: 0 },
+            key: HolderKey([0; 32]),
+            address: RemoteAddress(0),
+            local,
+            verb: OneShotVerb::Read,
+        };
+        (0..).zip(fences).map(|(id, &is_fenced)| Waiting { request: request(id), is_fenced }).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn an_operation_behind_a_fence_begins_when_all_before_it_have_ended(
+            fences in prop::collection::vec(prop::bool::weighted(0.1), 0..80),
+            under_way in 0usize..3,
+        ) {
+            let count = count_together(&waiting(&fences), under_way);
+            for (place, _) in fences.iter().enumerate().take(count).filter(|(_, is_fenced)| **is_fenced) {
+                prop_assert_eq!(place + under_way, 0);
+            }
+            let stops = count == TOGETHER_MAX || count == fences.len() || fences[count];
+            prop_assert!(stops, "{} of {} begin", count, fences.len());
+        }
     }
 }

@@ -10,7 +10,9 @@ mod wait;
 
 pub use control::ControlLink;
 
-use crate::executor::{Executor, ExecutorCounters, ExecutorLimits, Pace, Transfer, TransferEnd, TransferId};
+use crate::executor::{
+    Executor, ExecutorCounters, ExecutorLimits, OwnMap, Pace, Transfer, TransferEnd, TransferId,
+};
 use crate::initiator::{Destination, Initiator, InitiatorLimits};
 use crate::keys::{DerivedKey, OperationKey, OperationType};
 use crate::path_mtu::PathMtu;
@@ -23,7 +25,7 @@ use portcullis_nic::{
     OneShotRequest, Pollable, QpId, ReceiveRequest, Status, VerbsEndpoint, WorkRequest,
 };
 use portcullis_protocol::RegionName;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -69,8 +71,8 @@ pub struct UdpEndpoint {
     socket: UdpSocket,
     control: Control,
     /// Set-up keys, by region.
-    keys: HashMap<RegionName, OperationKey>,
-    under_way: HashMap<TransferId, UnderWay>,
+    keys: OwnMap<RegionName, OperationKey>,
+    under_way: OwnMap<TransferId, UnderWay>,
     completions: VecDeque<Completion>,
     watch: Watch,
     /// Datagrams received since the socket was last empty.
@@ -113,8 +115,8 @@ impl UdpEndpoint {
             executor: Executor::with_pace(Initiator::new(initiator), executor, pace).with_path(path),
             socket,
             control: Control::new(link),
-            keys: HashMap::new(),
-            under_way: HashMap::new(),
+            keys: OwnMap::default(),
+            under_way: OwnMap::default(),
             completions: VecDeque::new(),
             watch,
             backlog: 0,
@@ -313,12 +315,12 @@ impl VerbsEndpoint for UdpEndpoint {
 
 impl OneShotOperations for UdpEndpoint {
     fn post_one_shot(&mut self, requests: &[OneShotRequest]) -> usize {
+        let now = self.now();
         for (posted, request) in requests.iter().enumerate() {
             if !self.executor.takes(self.node.address, request.verb.into()) {
                 return posted;
             }
             let transfer = self.transfer(request);
-            let now = self.now();
             match self.executor.begin(transfer, now) {
                 Ok(id) => {
                     self.under_way.insert(id, UnderWay { request: request.id, local: request.local });

@@ -16,6 +16,7 @@ use crate::packet::HEADER_BYTES;
 use crate::path_mtu::PathMtu;
 use crate::status::Status;
 use flow::Flow;
+use foldhash::fast::RandomState;
 use portcullis_errors::{Coded, ErrorCode};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -166,6 +167,9 @@ impl Coded for NotBegun {
     }
 }
 
+/// A map whose hash need not resist chosen keys: the client itself chooses them, or its node does.
+pub(crate) type OwnMap<K, V> = HashMap<K, V, RandomState>;
+
 /// A client's transfers, over an initiator of its own.
 #[derive(Debug)]
 pub struct Executor {
@@ -173,11 +177,11 @@ pub struct Executor {
     limits: ExecutorLimits,
     pace: Pace,
     local: Congestion,
-    flows: HashMap<(SocketAddr, OperationType), Flow>,
+    flows: OwnMap<(SocketAddr, OperationType), Flow>,
     /// The flows that have operations to begin, each once, in order of their turns.
     turns: VecDeque<(SocketAddr, OperationType)>,
-    transfers: HashMap<TransferId, UnderWay>,
-    parts: HashMap<SlotId, (TransferId, Part, usize)>,
+    transfers: OwnMap<TransferId, UnderWay>,
+    parts: OwnMap<SlotId, (TransferId, Part, usize)>,
     /// The size of datagrams on the path to one node, if it is discovered repeatedly.
     path: Option<PathMtu>,
     /// Time of the last call of the executor.
@@ -210,10 +214,10 @@ impl Executor {
             limits,
             pace,
             local: local.window(limits.local_target),
-            flows: HashMap::new(),
+            flows: OwnMap::default(),
             turns: VecDeque::new(),
-            transfers: HashMap::new(),
-            parts: HashMap::new(),
+            transfers: OwnMap::default(),
+            parts: OwnMap::default(),
             path: None,
             called: Duration::ZERO,
             deadlines: VecDeque::new(),
@@ -481,9 +485,9 @@ impl Executor {
                 // The flow gets a turn again with its next transfer.
                 continue;
             }
-            self.turns.push_back(key);
             if !flow.may_begin(now) {
                 unable += 1;
+                self.turns.push_back(key);
                 continue;
             }
             unable = 0;
@@ -492,6 +496,9 @@ impl Executor {
             let (part, command) = transfer.next_command();
             if transfer.has_more() {
                 flow.push(id, class);
+            }
+            if flow.is_waiting() {
+                self.turns.push_back(key);
             }
             flow.begun(local, now);
             let terms = self.terms(key.0, part);
