@@ -34,11 +34,11 @@ impl Action {
 
 /// One access to a node's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AddressedAccess {
+pub(crate) struct AddressedAccess<'a> {
     /// The permission that covers the access. `None`: the client does not check the access.
     pub(crate) permission: Option<PermissionId>,
     /// The credential that the access shows.
-    pub(crate) credential: Credential,
+    pub(crate) credential: &'a Credential,
     /// The address of offset zero.
     pub(crate) base: RemoteAddress,
     /// Offset of the first byte, counted from `base`.
@@ -50,7 +50,7 @@ pub(crate) struct AddressedAccess {
     pub(crate) is_exclusive: bool,
 }
 
-impl AddressedAccess {
+impl<'a> AddressedAccess<'a> {
     /// Checks an access under a permission. Returns it with the moment on the client's clock from which the permission
     /// counts as dead.
     ///
@@ -59,7 +59,7 @@ impl AddressedAccess {
     #[inline]
     pub(crate) fn checked(
         now: Moment,
-        permission: &Permission,
+        permission: &'a Permission,
         offset: u64,
         length: u64,
         action: Action,
@@ -78,7 +78,7 @@ impl AddressedAccess {
     /// As [`AddressedAccess::checked`], except for [`Error::Expired`].
     #[inline]
     pub(crate) fn under(
-        permission: &Permission,
+        permission: &'a Permission,
         offset: u64,
         length: u64,
         action: Action,
@@ -88,7 +88,7 @@ impl AddressedAccess {
         if action.is_atomic() && !base.0.wrapping_add(offset).is_multiple_of(u64::from(WORD_BYTES)) {
             return Err(Error::Misaligned);
         }
-        let credential = permission.credential();
+        let credential = &permission.credential;
         let is_exclusive = permission.sharing() == Sharing::Exclusive;
         Ok(Self { permission: Some(permission.id()), credential, base, offset, length, action, is_exclusive })
     }
@@ -96,7 +96,7 @@ impl AddressedAccess {
     /// Builds an access that the client does not check.
     pub(crate) fn unchecked(
         address: RemoteAddress,
-        credential: Credential,
+        credential: &'a Credential,
         length: u64,
         action: Action,
     ) -> Self {
@@ -108,10 +108,10 @@ impl AddressedAccess {
     ///
     /// # Errors
     /// [`Error::Misaligned`]: the node named a header that has no lifetime word.
-    pub(crate) fn of_lifetime(lease: &Lease, believed: Lifetime, asked: Lifetime) -> Result<Self, Error> {
+    pub(crate) fn of_lifetime(lease: &'a Lease, believed: Lifetime, asked: Lifetime) -> Result<Self, Error> {
         let base = lease.permission.header.checked_add(LIFETIME_OFFSET).ok_or(Error::Misaligned)?;
         let action = Action::CompareAndSwap { compare: believed.0, swap: asked.0 };
-        let (permission, credential) = (Some(lease.permission), lease.credential);
+        let (permission, credential) = (Some(lease.permission), &lease.credential);
         let (length, is_exclusive) = (WORD_BYTES.into(), false);
         Ok(Self { permission, credential, base, offset: 0, length, action, is_exclusive })
     }

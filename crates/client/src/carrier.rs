@@ -22,7 +22,7 @@ pub(crate) struct Link<E: VerbsEndpoint> {
 pub(crate) struct Outgoing<'a> {
     pub(crate) operation: u64,
     pub(crate) local: LocalSpan,
-    pub(crate) access: &'a AddressedAccess,
+    pub(crate) access: &'a AddressedAccess<'a>,
 }
 
 /// Time at which an access is sent.

@@ -88,7 +88,7 @@ impl<E: VerbsEndpoint> DataPath<E> {
         let Unchecked { address, credential } = permission;
         let begun = if self.routes.can_carry(&credential) {
             let address = RemoteAddress(address.0.wrapping_add(offset));
-            let access = AddressedAccess::unchecked(address, credential, length_of(&buffer), action);
+            let access = AddressedAccess::unchecked(address, &credential, length_of(&buffer), action);
             self.begin_checked(Posting::AtOnce, (Owner::Unchecked, access), buffer)
         } else {
             Err((buffer, Error::LocalFault(Status::LocalQpOperationError)))
@@ -104,7 +104,7 @@ impl<E: VerbsEndpoint> DataPath<E> {
     pub(crate) fn begin_checked(
         &mut self,
         posting: Posting,
-        (owner, access): (Owner, AddressedAccess),
+        (owner, access): (Owner, AddressedAccess<'_>),
         buffer: MaybeBuffer<E>,
     ) -> Result<Operation, (MaybeBuffer<E>, Error)> {
         if buffer.as_ref().is_some_and(|buffer| !buffer.is_of(&self.blocks)) {
@@ -138,14 +138,14 @@ impl<E: VerbsEndpoint> DataPath<E> {
 
     /// Checks whether an access may begin, and returns it with its owner.
     #[inline]
-    fn admit(
+    fn admit<'a>(
         &self,
         now: Moment,
-        permission: &Permission,
+        permission: &'a Permission,
         offset: u64,
         length: u64,
         action: Action,
-    ) -> Result<(Owner, AddressedAccess), Error> {
+    ) -> Result<(Owner, AddressedAccess<'a>), Error> {
         if permission.lease().is_of_another(&self.mark) {
             return Err(Error::ForeignPermission);
         }

@@ -15,7 +15,10 @@ use std::collections::VecDeque;
 struct Transfer {
     operation: u64,
     permission: PermissionId,
-    access: AddressedAccess,
+    action: Action,
+    /// Offset of the first byte in the permission, and number of bytes.
+    offset: u64,
+    length: u64,
     /// Number of bytes for which messages have been sent.
     sent: u64,
 }
@@ -73,7 +76,8 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
             action: access.action,
             result: Ok(access.length),
         };
-        let transfer = Transfer { operation, permission, access: *access, sent: 0 };
+        let AddressedAccess { action, offset, length, .. } = *access;
+        let transfer = Transfer { operation, permission, action, offset, length, sent: 0 };
         match posting {
             Posting::Staged => self.staged.push(transfer),
             Posting::AtOnce => {
@@ -134,7 +138,7 @@ impl Messages {
                 if !link.control.has_room(false) || !self.send_piece(link, &transfer) {
                     return;
                 }
-                let AddressedAccess { action, length, .. } = transfer.access;
+                let Transfer { action, length, .. } = transfer;
                 // An atomic is one message, however little data messages carry: a second would change the word again.
                 let piece = if action.is_atomic() { length } else { piece_bytes(link) };
                 let sent = (transfer.sent + piece).min(length);
@@ -153,12 +157,12 @@ impl Messages {
     }
 
     fn send_piece<E: VerbsEndpoint>(&mut self, link: &mut Link<E>, transfer: &Transfer) -> bool {
-        let Transfer { operation, permission, access, sent } = *transfer;
-        let offset = access.offset + sent;
-        let length = piece_bytes(link).min(access.length - sent);
+        let Transfer { operation, permission, action, sent, .. } = *transfer;
+        let offset = transfer.offset + sent;
+        let length = piece_bytes(link).min(transfer.length - sent);
         let mut piece = Piece { operation, offset: sent, length: 0 };
         let mut data = 0;
-        let body = match access.action {
+        let body = match action {
             Action::Read => {
                 piece.length = length;
                 RequestBody::Copy(CopyRequest::Read { permission, offset, length })

@@ -45,7 +45,7 @@ pub(crate) struct OneShots {
 impl<E: VerbsEndpoint> Carrier<E> for OneShots {
     fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
         let Outgoing { operation, local, access } = begun;
-        let Credential::RegionKey { region, key } = access.credential else {
+        let Credential::RegionKey { region, key } = *access.credential else {
             unreachable!("other accesses go another way")
         };
         let staged = if posting == Posting::Staged { self.staged.len() } else { 0 };

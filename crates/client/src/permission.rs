@@ -128,7 +128,7 @@ pub struct Permission {
     length: u64,
     rights: Rights,
     sharing: Sharing,
-    credential: Credential,
+    pub(crate) credential: Credential,
     mechanism: Mechanism,
     lease: Arc<Lease>,
 }

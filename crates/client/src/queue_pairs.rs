@@ -164,9 +164,18 @@ impl QueuePairs {
 
     /// Returns how many more requests can be taken in now.
     fn room(&self) -> usize {
-        let backlog = self.config.backlog_max.saturating_sub(self.backlog.len());
         let pair = if self.backlog.is_empty() { self.room_of_active() } else { 0 };
-        backlog.saturating_add(pair)
+        self.room_of_backlog().saturating_add(pair)
+    }
+
+    fn room_of_backlog(&self) -> usize {
+        self.config.backlog_max.saturating_sub(self.backlog.len())
+    }
+
+    /// Returns whether there is room for one more staged request.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.staged.len() < self.room_of_backlog() || self.staged.len() < self.room()
     }
 
     fn room_of_active(&self) -> usize {
@@ -337,10 +346,10 @@ impl QueuePairs {
     /// Returns the key for an access on the active queue pair. Keeps the keys for the other queue pairs, for a replay.
     #[inline(always)]
     fn key_for(&mut self, Outgoing { operation, access, .. }: Outgoing<'_>) -> Rkey {
-        match access.credential {
+        match *access.credential {
             Credential::Keys { buffer, .. } if self.keys.is_empty() => buffer,
             Credential::Keys { buffer, .. } => self.keep_keys(operation, &[buffer; GROUP_QUEUE_PAIRS_MAX]),
-            Credential::Group(group) => self.keep_keys(operation, group.keys()),
+            Credential::Group(ref group) => self.keep_keys(operation, group.keys()),
             Credential::Chunk(keys) => {
                 let mut all = [Rkey(0); GROUP_QUEUE_PAIRS_MAX];
                 all[..CHUNK_QUEUE_PAIRS].copy_from_slice(&keys);
@@ -431,12 +440,13 @@ impl QueuePairs {
 impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
     #[inline]
     fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error> {
-        let request = work_request(begun, self.key_for(begun));
+        // The last staged request is marked as signalled when they are posted.
+        let request = work_request(begun, self.key_for(begun), posting == Posting::AtOnce);
         match posting {
             Posting::AtOnce => self.submit(&mut link.endpoint, request),
-            Posting::Staged if self.staged.len() >= self.room() => Err(self.config.backlog_full()),
+            Posting::Staged if !self.has_room() => Err(self.config.backlog_full()),
             Posting::Staged => {
-                self.staged.push(WorkRequest { signalled: false, ..request });
+                self.staged.push(request);
                 Ok(())
             }
         }
@@ -561,9 +571,10 @@ fn data_queue_pairs(endpoint: &mut impl VerbsEndpoint) -> impl DataQueuePairs {
 
 /// The signalled work request for an access.
 #[inline]
-fn work_request(Outgoing { operation: id, local, access }: Outgoing<'_>, rkey: Rkey) -> WorkRequest {
+fn work_request(outgoing: Outgoing<'_>, rkey: Rkey, signalled: bool) -> WorkRequest {
+    let Outgoing { operation: id, local, access } = outgoing;
     let remote = RemoteSpan { address: access.address(), rkey };
-    WorkRequest { id, signalled: true, operation: verb(access.action, local, remote) }
+    WorkRequest { id, signalled, operation: verb(access.action, local, remote) }
 }
 
 #[inline]

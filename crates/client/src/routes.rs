@@ -68,7 +68,7 @@ impl Routes {
         outgoing: Outgoing<'_>,
         posting: Posting,
     ) -> Result<(), Error> {
-        let queue_pairs = match outgoing.access.credential {
+        let queue_pairs = match *outgoing.access.credential {
             Credential::Keys { .. } | Credential::Group(_) => &mut self.data,
             Credential::Chunk(_) => &mut self.chunks,
             Credential::RegionKey { .. } => return self.one_shots.take_in(link, outgoing, posting),

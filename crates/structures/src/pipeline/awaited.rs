@@ -16,12 +16,25 @@ pub trait Yield<M: Memory>: Sized {
     /// Converts the result of a request. `None`: the request has a result of another kind.
     #[doc(hidden)]
     fn of(done: Done<M>, buffers: &mut Buffers<M>) -> Option<Self>;
+
+    /// Converts the result of a successful access: its buffer, or the old value of its word.
+    #[doc(hidden)]
+    #[inline]
+    fn of_access(buffer: Option<Buffer<M>>, word: u64, buffers: &mut Buffers<M>) -> Option<Self> {
+        Self::of(buffer.map_or(Done::Word(word), Done::Buffer), buffers)
+    }
 }
 
 impl<M: Memory> Yield<M> for Buffer<M> {
     #[inline]
     fn of(done: Done<M>, _: &mut Buffers<M>) -> Option<Self> {
         if let Done::Buffer(buffer) = done { Some(buffer) } else { None }
+    }
+
+    // A result that is converted twice is moved through memory twice: most accesses are reads.
+    #[inline]
+    fn of_access(buffer: Option<Buffer<M>>, _: u64, _: &mut Buffers<M>) -> Option<Self> {
+        buffer
     }
 }
 
@@ -107,10 +120,10 @@ impl<E: VerbsEndpoint, C: Clock, T: Yield<E::Memory>> Future for Awaited<'_, E, 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &mut *self.pipeline.core.borrow_mut();
         if let Asked::Begun(operation) = self.asked
-            && let Some(done) = core.take_success(operation)
+            && let Some((buffer, word)) = core.take_success(operation)
         {
             self.asked = Asked::Taken;
-            return Poll::Ready(T::of(done, &mut core.buffers).ok_or(Error::SessionLost));
+            return Poll::Ready(T::of_access(buffer, word, &mut core.buffers).ok_or(Error::SessionLost));
         }
         let done = match self.asked {
             Asked::Begun(operation) => core.take_outcome(operation).map(done_of),

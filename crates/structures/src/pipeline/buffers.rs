@@ -34,7 +34,9 @@ impl<M: Memory> Buffers<M> {
     #[inline]
     pub fn take_kept(&mut self, length: u32) -> Option<Buffer<M>> {
         let mut buffer = self.free[size_of(length)?].pop()?;
-        buffer.resize(length).expect("a buffer is kept with those of its size");
+        if buffer.len() != length {
+            buffer.resize(length).expect("a buffer is kept with those of its size");
+        }
         Some(buffer)
     }
 

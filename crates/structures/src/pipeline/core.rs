@@ -197,11 +197,11 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         Asked::Entered(self.entries.insert(self.new_entry(Some(Err(error)))))
     }
 
-    /// Takes the result of a successful access, in most cases. `None`: the caller uses [`Core::take_outcome`] instead.
+    /// Takes the buffer and the word of a successful access, in most cases. `None`: the caller uses
+    /// [`Core::take_outcome`] instead.
     #[inline]
-    pub fn take_success(&mut self, operation: Operation) -> Option<Done<E::Memory>> {
-        let (buffer, word) = self.places.take_success(self.session.client(), operation)?;
-        Some(buffer.map_or(Done::Word(word), Done::Buffer))
+    pub fn take_success(&mut self, operation: Operation) -> Option<(Option<Buffer<E::Memory>>, u64)> {
+        self.places.take_success(self.session.client(), operation)
     }
 
     /// Takes the outcome of an access that has begun. `None`: the access is under way.
