@@ -44,9 +44,8 @@ pub(crate) struct Claim {
     pub access: Access,
 }
 
-/// An entry, as the NIC's thread has it. It has a cache line of its own: a window is bound at random places of the table.
+/// An entry, as the NIC's thread has it.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
 struct Owned {
     entry: Entry,
     /// The region of a bound window.
