@@ -101,10 +101,10 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
     }
 }
 
-/// Returns how many of the first waiting operations may begin at once, up to [`TOGETHER_MAX`].
-fn count_together(waiting: &VecDeque<Waiting>, under_way: usize) -> usize {
+/// Returns how many of the first waiting operations may begin at once, up to `most`.
+fn count_together(waiting: &VecDeque<Waiting>, under_way: usize, most: usize) -> usize {
     let mut before = under_way;
-    let begin = waiting.iter().take(TOGETHER_MAX).take_while(|next| {
+    let begin = waiting.iter().take(most).take_while(|next| {
         let may_begin = !next.is_fenced || before == 0;
         before += 1;
         may_begin
@@ -136,7 +136,7 @@ impl OneShots {
         // The first operation shows whether there is room at all. Often there is none.
         let mut most = 1;
         loop {
-            let count = count_together(&self.waiting, self.under_way).min(most);
+            let count = count_together(&self.waiting, self.under_way, most);
             if count == 0 {
                 return;
             }
@@ -218,7 +218,7 @@ mod tests {
             fences in prop::collection::vec(prop::bool::weighted(0.1), 0..80),
             under_way in 0usize..3,
         ) {
-            let count = count_together(&waiting(&fences), under_way);
+            let count = count_together(&waiting(&fences), under_way, TOGETHER_MAX);
             for (place, _) in fences.iter().enumerate().take(count).filter(|(_, is_fenced)| **is_fenced) {
                 prop_assert_eq!(place + under_way, 0);
             }

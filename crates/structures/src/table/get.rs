@@ -13,7 +13,8 @@ enum Left {
     Found(Found),
     Retry(Retry),
     Failed(TableError),
-    /// Nothing of use: permissions are to be acquired first, or a split has moved buckets.
+    /// Nothing of use: a permission over the subtable is to be acquired first, a split has moved buckets, or too many
+    /// slots have the key's fingerprint.
     Everything,
 }
 
@@ -52,7 +53,14 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let asked = self.index.ask_view(hash).ok_or(Left::Everything)?;
         let candidates = self.index.take_candidates(asked, hash).await?.ok_or(Left::Everything)?;
         for &(at, slot) in candidates.slots() {
-            let block = self.blocks.ask_block(slot).ok_or(Left::Everything)?.await?;
+            let block = match self.blocks.ask_block(slot) {
+                Some(asked) => asked.await?,
+                // This acquires a permission first: the future is boxed, so that most gets stay small.
+                None => match Box::pin(self.blocks.read_block(slot)).await? {
+                    Some(block) => block,
+                    None => return Err(Left::Retry(Retry::Stale(at, slot))),
+                },
+            };
             match self.blocks.name(block, slot, key) {
                 Named::Same { value, expires } => {
                     return match self.is_known_to_have_expired(expires) {
@@ -105,7 +113,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let operation = async {
             let mut values = vec![None; keys.len()];
             let left = self.get_at_once(keys, &mut values).await?;
-            let gets = left.iter().map(|&place| self.get(keys[place]));
+            let hash_of = |key| self.index.hash_of(key);
+            let gets = left.iter().map(|&it| self.go_on(keys[it], hash_of(keys[it]), Left::Everything));
             for (&place, value) in left.iter().zip(join(gets).await) {
                 values[place] = value?;
             }
@@ -115,8 +124,8 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     }
 
     /// Looks several keys up in two round trips: with one doorbell for all buckets, and one for all blocks. Returns the
-    /// places of the keys for which that was not enough: permissions are to be acquired first, other clients are
-    /// changing the slots, or two keys have one fingerprint.
+    /// places of the keys for which that was not enough: permissions are to be acquired first, a split has moved buckets,
+    /// other clients are changing the slots, or two keys have one fingerprint.
     async fn get_at_once(
         &self,
         keys: &[&[u8]],

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: u64 = 50_000;
 /// Objects that permissions are acquired over, at random.
 const OBJECTS: usize = 16_384;
-/// Requests in flight at once if each has a message: as many as the control queue pair holds, less some room for revocations.
+/// Requests in flight at once if each has a message: fewer than the control queue pair holds.
 const UNDER_WAY: usize = 48;
 /// Requests in flight at once if messages carry [`PACKED`] each.
 const UNDER_WAY_PACKED: usize = 4 * PACKED;
