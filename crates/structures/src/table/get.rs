@@ -7,7 +7,7 @@ use super::{Table, TableError};
 use crate::pipeline::join;
 use portcullis::{Clock, Effect, Error, Moment, VerbsEndpoint};
 
-/// What the first look of a get has seen, if it was not enough.
+/// The result of a first look that was not enough for its get.
 enum Left {
     /// The key. Its value has pieces, or expires, and the node's time is not known.
     Found(Found),
