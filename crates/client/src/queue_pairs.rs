@@ -569,7 +569,7 @@ fn data_queue_pairs(endpoint: &mut impl VerbsEndpoint) -> impl DataQueuePairs {
     endpoint.data_queue_pairs().expect("the endpoint of this carrier has them")
 }
 
-/// The signalled work request for an access.
+/// The work request for an access.
 #[inline]
 fn work_request(outgoing: Outgoing<'_>, rkey: Rkey, signalled: bool) -> WorkRequest {
     let Outgoing { operation: id, local, access } = outgoing;

@@ -2,6 +2,7 @@
 
 use crate::copies;
 use crate::mapping::PAGE_BYTES;
+use crate::memory::words_by_bytes;
 use crate::{Bytes, Mapping, Memory};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -232,9 +233,7 @@ impl Memory for Mapping {
     #[inline]
     fn read_words<const N: usize>(&self, offset: u64) -> [u64; N] {
         if !offset.is_multiple_of(8) {
-            let mut bytes = [[0; 8]; N];
-            self.read(offset, bytes.as_flattened_mut());
-            return bytes.map(u64::from_le_bytes);
+            return words_by_bytes(self, offset);
         }
         // The fences are those of `read`.
         fence(Ordering::Acquire);

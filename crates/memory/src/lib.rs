@@ -46,7 +46,7 @@ mod signals;
 pub mod userfault;
 mod waker;
 
-pub use access::{LINE_BYTES, prefetch};
+pub use access::prefetch;
 pub use address_range::{AddressRange, Claim};
 pub use alarm::{Alarm, Ringer, Watched, ends};
 pub use arena::{ArenaMemory, LentBytes, LentBytesMut};

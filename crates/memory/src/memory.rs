@@ -37,15 +37,20 @@ pub trait Memory: Clone {
 
     /// Copies `N` little-endian words out, from `offset` on. The order is as for [`Memory::read`].
     fn read_words<const N: usize>(&self, offset: u64) -> [u64; N] {
-        let mut bytes = [[0; 8]; N];
-        self.read(offset, bytes.as_flattened_mut());
-        bytes.map(u64::from_le_bytes)
+        words_by_bytes(self, offset)
     }
 
     /// Hints that `length` bytes from `offset` on will be read soon. The default does nothing.
     fn prefetch(&self, offset: u64, length: u64) {
         let _ = (offset, length);
     }
+}
+
+/// Copies little-endian words out, wherever they lie.
+pub(crate) fn words_by_bytes<const N: usize>(memory: &impl Memory, offset: u64) -> [u64; N] {
+    let mut bytes = [[0; 8]; N];
+    memory.read(offset, bytes.as_flattened_mut());
+    bytes.map(u64::from_le_bytes)
 }
 
 /// Memory that lends its bytes, to be read or filled in place.
