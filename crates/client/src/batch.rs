@@ -63,6 +63,28 @@ impl<E: VerbsEndpoint> Batch<'_, E> {
         Ok(operation)
     }
 
+    /// Adds an access that is carried out only if `before` is, the access that was added directly before. Both take
+    /// one round trip. If the node refuses that one, or its permission has expired, this one ends with the same error
+    /// and has not been executed. If the end of that one is uncertain, so is the end of this one.
+    ///
+    /// Without this, an access behind one that the node refuses is carried out all the same: it is posted again on
+    /// another queue pair (Patronus §5.5).
+    ///
+    /// # Errors
+    /// As [`Client::access`], and [`Error::LocalFault`](crate::Error::LocalFault) if the credential of the permission
+    /// is not one for data queue pairs, or if `before` was not added directly before. The batch stays as it is.
+    #[inline]
+    pub fn access_behind<P: AsRef<Permission>>(
+        &mut self,
+        now: Moment,
+        before: Operation,
+        access: Access<P, E::Memory>,
+    ) -> Result<Operation, NotBegun<Access<P, E::Memory>>> {
+        let operation = self.client.begin_access(Posting::Linked(before.id), now, access)?;
+        self.count += 1;
+        Ok(operation)
+    }
+
     /// Adds a request on the control path.
     ///
     /// # Errors

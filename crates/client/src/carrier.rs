@@ -32,6 +32,23 @@ pub(crate) enum Posting {
     AtOnce,
     /// With the others of its batch.
     Staged,
+    /// With the others of its batch, and only if the access with this id is carried out, which was taken in directly
+    /// before.
+    Linked(u64),
+}
+
+/// The error of a carrier that carries no linked accesses.
+pub(crate) const LINKS_NOTHING: Error = Error::LocalFault(Status::LocalQpOperationError);
+
+impl Posting {
+    /// Returns whether an access waits for the others of its batch. `None`: it is linked to one of them.
+    pub(crate) fn is_staged(self) -> Option<bool> {
+        match self {
+            Self::AtOnce => Some(false),
+            Self::Staged => Some(true),
+            Self::Linked(_) => None,
+        }
+    }
 }
 
 /// Sends accesses to the node in the order in which it takes them in.
@@ -39,7 +56,8 @@ pub(crate) trait Carrier<E: VerbsEndpoint> {
     /// Takes an access in, and sends it as soon as there is room or stages it for a batch.
     ///
     /// # Errors
-    /// [`Error::QueueFull`], or the client's endpoint cannot carry the access. Nothing was taken in.
+    /// [`Error::QueueFull`], or the client's endpoint cannot carry the access. Nothing was taken in. Only data queue pairs
+    /// carry linked accesses: other carriers have no order in which one could depend on another.
     fn take_in(&mut self, link: &mut Link<E>, begun: Outgoing<'_>, posting: Posting) -> Result<(), Error>;
 
     /// Sends the staged accesses. It cannot fail: room was found when each access was taken in.

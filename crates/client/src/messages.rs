@@ -1,7 +1,7 @@
 //! The carrier of mechanism `node-copy`: every access is sent as messages, and the node's CPU checks and copies.
 
 use crate::access::{Action, AddressedAccess};
-use crate::carrier::{Carrier, Link, Outgoing, Posting};
+use crate::carrier::{Carrier, LINKS_NOTHING, Link, Outgoing, Posting};
 use crate::control::{Piece, Purpose};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{Memory, Status, VerbsEndpoint};
@@ -64,7 +64,8 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
         if !access.action.is_atomic() && piece_bytes(link) == 0 {
             return Err(Error::LocalFault(Status::LocalLengthError));
         }
-        let begun = if posting == Posting::Staged { self.staged.len() } else { 0 };
+        let Some(is_staged) = posting.is_staged() else { return Err(LINKS_NOTHING) };
+        let begun = if is_staged { self.staged.len() } else { 0 };
         if self.waiting.len() + begun >= self.config.backlog_max {
             return Err(self.config.backlog_full());
         }
@@ -78,12 +79,11 @@ impl<E: VerbsEndpoint> Carrier<E> for Messages {
         };
         let AddressedAccess { action, offset, length, .. } = *access;
         let transfer = Transfer { operation, permission, action, offset, length, sent: 0 };
-        match posting {
-            Posting::Staged => self.staged.push(transfer),
-            Posting::AtOnce => {
-                self.waiting.push_back(transfer);
-                self.send_pieces(link);
-            }
+        if is_staged {
+            self.staged.push(transfer);
+        } else {
+            self.waiting.push_back(transfer);
+            self.send_pieces(link);
         }
         Ok(())
     }

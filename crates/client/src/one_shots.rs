@@ -4,7 +4,7 @@
 //! fence begin when all operations before it have ended.
 
 use crate::access::Action;
-use crate::carrier::{Carrier, Link, Outgoing, Posting};
+use crate::carrier::{Carrier, LINKS_NOTHING, Link, Outgoing, Posting};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
     Completion, EndpointQueue, OneShotOperations, OneShotRequest, OneShotVerb, QpId, Status, VerbsEndpoint,
@@ -48,7 +48,8 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         let Credential::RegionKey { region, key } = *access.credential else {
             unreachable!("other accesses go another way")
         };
-        let staged = if posting == Posting::Staged { self.staged.len() } else { 0 };
+        let Some(is_staged) = posting.is_staged() else { return Err(LINKS_NOTHING) };
+        let staged = if is_staged { self.staged.len() } else { 0 };
         if self.waiting.len() + staged >= self.config.backlog_max {
             return Err(self.config.backlog_full());
         }
@@ -62,12 +63,11 @@ impl<E: VerbsEndpoint> Carrier<E> for OneShots {
         };
         let request = OneShotRequest { id: operation, region, key, address: access.address(), local, verb };
         let waiting = Waiting { request, is_fenced: std::mem::take(&mut self.fence) };
-        match posting {
-            Posting::Staged => self.staged.push(waiting),
-            Posting::AtOnce => {
-                self.waiting.push_back(waiting);
-                self.begin_waiting(link);
-            }
+        if is_staged {
+            self.staged.push(waiting);
+        } else {
+            self.waiting.push_back(waiting);
+            self.begin_waiting(link);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use crate::access::Action;
 use crate::limit::GIVEN_UP_AFTER;
 use crate::{Buffer, Effect, Error};
 use portcullis_nic::{Lkey, LocalSpan, Memory, Status};
+use portcullis_planted::planted;
 use portcullis_protocol::{Lifetime, Moment};
 use std::collections::VecDeque;
 use std::fmt;
@@ -93,6 +94,8 @@ struct Slot<M: Memory> {
     /// Whether the operation failed. Its error is in [`Operations::errors`], so that a slot stays small enough to be
     /// quick.
     failed: bool,
+    /// Whether the operation is carried out only if the one directly before it is.
+    linked: bool,
     verb: Verb,
     /// The step of the limit in which the operation began, modulo 256.
     begun: u8,
@@ -141,6 +144,7 @@ impl<M: Memory> Operations<M> {
             phase: Phase::Free,
             owner: Owner::Unchecked,
             failed: false,
+            linked: false,
             verb: Verb::Read,
             begun: 0,
             value: 0,
@@ -183,9 +187,20 @@ impl<M: Memory> Operations<M> {
             Action::Write => Verb::Write,
             Action::CompareAndSwap { .. } | Action::FetchAndAdd { .. } => Verb::Atomic,
         };
+        slot.linked = false;
         slot.begun = self.step;
         slot.buffer = buffer;
         Ok(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// Links an operation that has just begun to the one directly before it on its queue pair.
+    pub(crate) fn link(&mut self, id: u64) {
+        self.slots[slot_of(id)].linked = true;
+    }
+
+    /// Returns whether an operation is carried out only if the one directly before it on its queue pair is.
+    pub(crate) fn is_linked(&self, id: u64) -> bool {
+        self.slots[slot_of(id)].linked && !planted!(LinkForgotten)
     }
 
     /// Undoes [`Operations::begin`], as if the operation had never begun. Does nothing if it has ended.
@@ -241,8 +256,8 @@ impl<M: Memory> Operations<M> {
         self.ended += 1;
     }
 
-    /// Ends an operation with the NIC's `status`, whose meaning depends on the owner.
-    pub(crate) fn fail(&mut self, id: u64, now: Moment, status: Status) {
+    /// Ends an operation with the NIC's `status`, whose meaning depends on the owner. Returns the error.
+    pub(crate) fn fail(&mut self, id: u64, now: Moment, status: Status) -> Error {
         let error = match status {
             Status::RemoteAccessError => self.refused(id, now),
             Status::RemoteInvalidRequestError if self.slots[slot_of(id)].owner == Owner::Unchecked => {
@@ -253,6 +268,7 @@ impl<M: Memory> Operations<M> {
             other => Error::LocalFault(other),
         };
         self.finish(id, Err(error));
+        error
     }
 
     /// The error for an access whose permission the node or its NIC no longer knows.

@@ -3,13 +3,14 @@
 //! One queue pair is active at a time, so requests reach the node in the order in which they were begun. When the
 //! active queue pair breaks, the guilty request gets its error. The requests before it have succeeded. The requests
 //! behind it were not executed: they go to the front of the backlog and from there, in order, to the next queue pair.
+//! A request that is linked to the one before it goes only if that one goes or was carried out.
 //!
 //! A queue pair that breaks for lack of an answer is different: its requests may still be on their way, and the node's
 //! end may still execute them. Until the node has answered the request for the rebuild, the client posts no other
 //! request and reports no end of the writes and atomics in doubt. The node stops its end before it answers.
 
 use crate::access::Action;
-use crate::carrier::{Carrier, Link, Outgoing, Posting};
+use crate::carrier::{Carrier, LINKS_NOTHING, Link, Outgoing, Posting};
 use crate::operations::{Operations, slot_of};
 use crate::{ClientConfig, Error};
 use portcullis_nic::{
@@ -71,6 +72,17 @@ struct DataQueuePair {
     flights: VecDeque<WorkRequest>,
     /// Requests posted since the last signalled one.
     unsignalled: usize,
+}
+
+/// The end, or the further way, of a request whose queue pair has broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It was not executed, and is posted again.
+    Again,
+    /// It was not carried out, and has ended with this error.
+    Ended(Error),
+    /// It may have been executed.
+    InDoubt,
 }
 
 /// Writes and atomics without an answer. The node may execute them until it has stopped its end of their queue pair.
@@ -276,34 +288,41 @@ impl QueuePairs {
         let pair = &mut self.pairs[place];
         let flushes = pair.flights.len() - 1;
         let uncertain = completion.status == Status::RetryExceededError;
-        let mut in_doubt = Vec::new();
-        if completion.status != Status::FlushError {
-            match pair.flights.pop_front() {
-                Some(guilty) if uncertain && !is_read(&guilty) => in_doubt.push(guilty.id),
-                _ => link.operations.fail(completion.request, now, completion.status),
-            }
-        }
+        let flights: Vec<_> = pair.flights.drain(..).collect();
         pair.unsignalled = 0;
         pair.state =
             if flushes == 0 { QueuePairState::Drained(now) } else { QueuePairState::Draining(flushes) };
-        while let Some(mut flight) = pair.flights.pop_back() {
-            // Without an answer the node may have executed more requests than the client knows. A read can be repeated.
-            // A write must not be: if it was carried out and another client's write has followed, the repetition would
-            // overwrite that.
-            if uncertain && !is_read(&flight) && !planted!(ExecutedReplayed) {
-                in_doubt.push(flight.id);
-                continue;
+        let (mut in_doubt, mut again) = (Vec::new(), Vec::new());
+        let mut fate = Fate::Again;
+        for (place, flight) in flights.into_iter().enumerate() {
+            let is_guilty = place == 0 && completion.status != Status::FlushError;
+            fate = if !is_guilty {
+                fate_behind(&mut link.operations, &flight, (fate, uncertain), now)
+            } else if uncertain && !is_read(&flight) {
+                Fate::InDoubt
+            } else {
+                Fate::Ended(link.operations.fail(flight.id, now, completion.status))
+            };
+            match fate {
+                Fate::Again => again.push(flight),
+                Fate::Ended(_) => {}
+                Fate::InDoubt => in_doubt.push(flight.id),
             }
-            // The node would refuse the replay, which would break the next queue pair. With many short leases under
-            // way, one late access would then break all queue pairs, one after another.
-            if link.operations.has_expired(flight.id, now) {
-                link.operations.finish(flight.id, Err(Error::Expired));
-                continue;
+        }
+        match fate {
+            Fate::Again => {}
+            Fate::Ended(error) => self.end_linked(&mut link.operations, error),
+            Fate::InDoubt => {
+                // Whether they may be carried out is not known either, and they have not been posted.
+                let is_linked = |next: &mut WorkRequest| link.operations.is_linked(next.id);
+                in_doubt.extend(std::iter::from_fn(|| Some(self.backlog.pop_front_if(is_linked)?.id)));
             }
+        }
+        self.counters.replayed += again.len() as u64;
+        for mut flight in again.into_iter().rev() {
             // The signalled request that would have reported for this one is gone with the old queue pair.
             flight.signalled |= self.backlog.is_empty();
             self.backlog.push_front(flight);
-            self.counters.replayed += 1;
         }
         if !in_doubt.is_empty() {
             self.doubt = Some(Doubt { queue_pair: completion.queue_pair.0, operations: in_doubt });
@@ -449,6 +468,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
                 self.staged.push(request);
                 Ok(())
             }
+            Posting::Linked(before) => self.stage_linked(link, request, before),
         }
     }
 
@@ -483,6 +503,7 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
             {
                 link.operations.finish(waiting.id, Err(Error::Expired));
                 self.backlog.pop_front();
+                self.end_linked(&mut link.operations, Error::Expired);
             }
             let (first, _) = self.backlog.as_mut_slices();
             let live =
@@ -512,6 +533,33 @@ impl<E: VerbsEndpoint> Carrier<E> for QueuePairs {
         for pair in &mut self.pairs {
             pair.flights.clear();
             pair.state = QueuePairState::Lost;
+        }
+    }
+}
+
+impl QueuePairs {
+    /// Stages a request that is carried out only if the one that was staged directly before it, `before`, is.
+    fn stage_linked<E: VerbsEndpoint>(
+        &mut self,
+        link: &mut Link<E>,
+        request: WorkRequest,
+        before: u64,
+    ) -> Result<(), Error> {
+        if self.staged.last().is_none_or(|last| last.id != before) {
+            return Err(LINKS_NOTHING);
+        }
+        if !self.has_room() {
+            return Err(self.config.backlog_full());
+        }
+        link.operations.link(request.id);
+        self.staged.push(request);
+        Ok(())
+    }
+
+    /// Ends the requests at the front of the backlog that are linked to one that was not carried out.
+    fn end_linked<M: Memory>(&mut self, operations: &mut Operations<M>, error: Error) {
+        while let Some(next) = self.backlog.pop_front_if(|next| operations.is_linked(next.id)) {
+            operations.finish(next.id, Err(error));
         }
     }
 }
@@ -567,6 +615,32 @@ impl DataQueuePair {
 #[inline]
 fn data_queue_pairs(endpoint: &mut impl VerbsEndpoint) -> impl DataQueuePairs {
     endpoint.data_queue_pairs().expect("the endpoint of this carrier has them")
+}
+
+/// Returns what happens to a request behind the one at which its queue pair broke, and ends it if it is not to be carried
+/// out. `before` is the fate of the request directly before it; `uncertain`: the node may have executed more requests than
+/// the client knows.
+fn fate_behind<M: Memory>(
+    operations: &mut Operations<M>,
+    flight: &WorkRequest,
+    (before, uncertain): (Fate, bool),
+    now: Moment,
+) -> Fate {
+    // A read can be repeated. A write must not be: if it was carried out and another client's write has followed, the
+    // repetition would overwrite that.
+    if uncertain && !is_read(flight) && !planted!(ExecutedReplayed) {
+        return Fate::InDoubt;
+    }
+    let error = match before {
+        Fate::InDoubt if operations.is_linked(flight.id) => return Fate::InDoubt,
+        Fate::Ended(error) if operations.is_linked(flight.id) => error,
+        // The node would refuse the replay, which would break the next queue pair. With many short leases under way,
+        // one late access would then break all queue pairs, one after another.
+        _ if operations.has_expired(flight.id, now) => Error::Expired,
+        _ => return Fate::Again,
+    };
+    operations.finish(flight.id, Err(error));
+    Fate::Ended(error)
 }
 
 /// The work request for an access.

@@ -157,6 +157,7 @@ impl Requests {
         let id = self.calls.begin(Awaited::Worker, Asked::OF_A_WORKER, link.limit.last_step(Lifetime(0)))?;
         match posting {
             Posting::Staged => self.staged_for_workers.push((id, request)),
+            Posting::Linked(_) => unreachable!("only accesses are linked"),
             Posting::AtOnce => {
                 self.send_to_worker(link, id, request).inspect_err(|_| self.calls.cancel(id))?;
             }

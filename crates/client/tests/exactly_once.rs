@@ -16,8 +16,8 @@ const TURNS_MAX: usize = 10_000;
 enum Step {
     /// One operation, and whether it is guilty.
     Single(bool),
-    /// A batch of operations.
-    Batch(Vec<bool>),
+    /// A batch of operations: whether each is guilty, and whether it is linked to the one before it.
+    Batch(Vec<(bool, bool)>),
     /// The NIC executes this many requests.
     Run(usize),
     /// The client polls.
@@ -31,7 +31,7 @@ fn guilty() -> impl Strategy<Value = bool> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => guilty().prop_map(Step::Single),
-        2 => prop::collection::vec(guilty(), 1..20).prop_map(Step::Batch),
+        2 => prop::collection::vec((guilty(), any::<bool>()), 1..20).prop_map(Step::Batch),
         3 => (1_usize..12).prop_map(Step::Run),
         2 => Just(Step::Poll),
     ]
@@ -46,10 +46,17 @@ fn grant(client: &mut Client<Fake>, handle: &Handle, key: portcullis_protocol::R
     permission
 }
 
+/// An operation that has begun.
+struct Begun {
+    operation: Operation,
+    is_guilty: bool,
+    is_linked: bool,
+}
+
 /// The test's record of the operations that it began, in order.
 #[derive(Default)]
 struct Ledger {
-    begun: Vec<(Operation, bool)>,
+    begun: Vec<Begun>,
     ended: HashMap<Operation, Result<u64, Error>>,
 }
 
@@ -65,11 +72,12 @@ impl Ledger {
     }
 
     /// Checks the results. Every operation is a fetch-and-add of 1 on one word, so the old values number the executed
-    /// operations in their order.
+    /// operations in their order. An operation that is linked to one that has failed fails with it.
     fn check(&self, word: u64) {
-        let mut executed = 0;
-        for (operation, guilty) in &self.begun {
-            if *guilty {
+        let (mut executed, mut has_failed) = (0, false);
+        for Begun { operation, is_guilty, is_linked } in &self.begun {
+            has_failed = *is_guilty || (*is_linked && has_failed);
+            if has_failed {
                 assert_eq!(self.ended[operation], Err(Error::Revoked));
             } else {
                 assert_eq!(self.ended[operation], Ok(executed));
@@ -90,19 +98,26 @@ fn play(steps: Vec<Step>, pairs: usize, depth: usize, use_spares: bool) {
     let mut ledger = Ledger::default();
     for step in steps {
         match step {
-            Step::Single(guilty) => {
-                let permission = if guilty { &bad } else { &good };
+            Step::Single(is_guilty) => {
+                let permission = if is_guilty { &bad } else { &good };
                 if let Ok(operation) = client.access(NOW, Access::fetch_and_add(permission, 0, 1)) {
-                    ledger.begun.push((operation, guilty));
+                    ledger.begun.push(Begun { operation, is_guilty, is_linked: false });
                 }
             }
             Step::Batch(members) => {
-                let mut batch = client.batch();
-                for guilty in members {
-                    let permission = if guilty { &bad } else { &good };
-                    if let Ok(operation) = batch.access(NOW, Access::fetch_and_add(permission, 0, 1)) {
-                        ledger.begun.push((operation, guilty));
-                    }
+                let (mut batch, mut before) = (client.batch(), None);
+                for (is_guilty, is_linked) in members {
+                    let permission = if is_guilty { &bad } else { &good };
+                    let access = Access::fetch_and_add(permission, 0, 1);
+                    let link = before.filter(|_| is_linked);
+                    let begun = match link {
+                        Some(before) => batch.access_behind(NOW, before, access),
+                        None => batch.access(NOW, access),
+                    };
+                    before = begun.ok();
+                    let operation =
+                        before.map(|it| Begun { operation: it, is_guilty, is_linked: link.is_some() });
+                    ledger.begun.extend(operation);
                 }
                 batch.post();
             }

@@ -7,6 +7,7 @@ mod calls;
 mod exactly_once;
 mod fake;
 mod limits;
+mod linked;
 mod node_copy;
 mod packing;
 mod set_aside;

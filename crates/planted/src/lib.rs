@@ -39,6 +39,8 @@ pub enum Mistake {
     StartNotChecked,
     /// A request that may have been executed is posted again.
     ExecutedReplayed,
+    /// An access that depends on one that was refused is posted again.
+    LinkForgotten,
     /// A permission that was revoked continues as long as its lifetime word allows.
     WordTrustedOverUnbind,
     /// Memory is given to another tenant with the last tenant's bytes in it.
@@ -251,6 +253,16 @@ pub enum Mistake {
     SlotNotFreed,
     /// A call stays under way although its client has given up the server.
     GoneNotTold,
+    /// A look-up of blocks takes no lease of what it finds.
+    BlockLeaseNotTaken,
+    /// A block is entered and kept before its bytes are written.
+    BlockKeptBeforeWritten,
+    /// A get of blocks on several nodes looks no further after a node has joined.
+    JoinedNodesForgotten,
+    /// A removal of blocks does not wait for copies that are on their way to other nodes.
+    ForwardedAfterRemoval,
+    /// A node that refuses a block counts as one that has a copy.
+    RefusalCounted,
     /// The pages that a dead process was about to take are not reclaimed.
     TakingNotReclaimed,
     /// The pages of a run are freed from the first page on.
@@ -299,6 +311,9 @@ impl Mistake {
         Self::DeadSlotNotAbandoned,
         Self::ClosedNotCompared,
     ];
+
+    /// Mistakes of stores of blocks. The simulator's checkers find them.
+    pub const OF_BLOCKS: [Self; 2] = [Self::BlockLeaseNotTaken, Self::BlockKeptBeforeWritten];
 
     /// Mistakes of claims that show among many consumers. The simulator's checkers and the tests of the structures find
     /// them.
@@ -379,7 +394,7 @@ impl Mistake {
         [Self::EngineNotAwaited, Self::RightsKeptOnEngine, Self::RefusalKeptOnEngine];
 
     /// Mistakes of the node, the client and the NIC. The simulator's checkers find them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::KeyNotAdvanced,
         Self::ReusedBeforeUnbind,
         Self::ExpiryNotScanned,
@@ -387,6 +402,7 @@ impl Mistake {
         Self::HandoverAcrossTenants,
         Self::StartNotChecked,
         Self::ExecutedReplayed,
+        Self::LinkForgotten,
         Self::WordTrustedOverUnbind,
         Self::ScrubSkipped,
         Self::ExclusiveBesideShared,

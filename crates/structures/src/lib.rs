@@ -14,4 +14,4 @@ pub mod queue;
 mod record;
 pub mod table;
 
-pub use pipeline::{Awaited, Pipeline, Turns, Work, Yield};
+pub use pipeline::{Awaited, Pipeline, Turns, Work, Yield, join};

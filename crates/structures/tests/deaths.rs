@@ -2,8 +2,9 @@
 //! value, finds a key twice or waits for ever, and after a sweep no memory is leaked.
 
 use crate::trials::{
-    self, Deed, End, ExtentDeed, a_change_of_extents_ends_at_each_step, a_reader_is_late_at_each_step,
-    a_refill_stands_still, a_remembered_slot_is_a_guess, a_removal_of_what_has_expired_ends_at_each_step,
+    self, Deed, End, ExtentDeed, a_change_is_posted_late, a_change_of_extents_ends_at_each_step,
+    a_change_takes_one_round_trip, a_reader_is_late_at_each_step, a_refill_stands_still,
+    a_remembered_slot_is_a_guess, a_removal_of_what_has_expired_ends_at_each_step,
     a_write_takes_no_message_of_its_own, a_writer_is_late_at_each_step, at_each_step, at_each_step_in,
     at_each_step_of_a_split, changes_of_one_key_are_made_in_their_order,
     changes_that_share_a_turn_are_stored, many_updates_leak_nothing,
@@ -108,6 +109,16 @@ fn a_refill_that_stands_still_brings_no_block_that_others_have() {
 #[test]
 fn a_slot_that_a_handle_remembers_is_a_guess() {
     a_remembered_slot_is_a_guess();
+}
+
+#[test]
+fn a_change_of_a_key_that_was_just_stored_takes_one_round_trip() {
+    a_change_takes_one_round_trip();
+}
+
+#[test]
+fn a_change_that_is_posted_late_uses_no_block_that_others_have() {
+    a_change_is_posted_late();
 }
 
 #[test]

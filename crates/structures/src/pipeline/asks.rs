@@ -1,7 +1,7 @@
 //! The requests that an operation of a structure can make.
 
 use super::Pipeline;
-use super::awaited::{Asked, Awaited, Yield};
+use super::awaited::{Asked, Awaited, WriteAndSwap, Yield};
 use super::core::Core;
 use super::requests::Request;
 use portcullis::{
@@ -66,6 +66,27 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
             Err(error) => core.enter_failed(error),
         };
         Awaited::new(self, asked)
+    }
+
+    /// Writes `bytes` to a permission, and then `swap` to a word of another one if it holds `compare`, in one round trip.
+    /// The word is changed only if the bytes are written. `None`: the word is not changed in any case, since there is no
+    /// room, or since the accesses go no way on which one can depend on another.
+    pub(crate) fn write_and_swap(
+        &self,
+        (permission, offset, bytes): (&Rc<BarePermission>, u64, &[u8]),
+        (words, at, [compare, swap]): (&Rc<BarePermission>, u64, [u64; 2]),
+    ) -> WriteAndSwap<'_, E, C> {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let core = &mut *self.core.borrow_mut();
+        let (written, swapped) = match core.buffer(length) {
+            Ok(mut buffer) => {
+                buffer.write(0, bytes);
+                let write = Access::write(permission, offset, buffer);
+                core.begin_linked(write, Access::compare_and_swap(words, at, compare, swap))
+            }
+            Err(error) => (core.enter_failed(error), None),
+        };
+        (Awaited::new(self, written), swapped.map(|asked| Awaited::new(self, asked)))
     }
 
     /// Writes `swap` to an 8-byte word if it holds `compare`. Returns the word's old value.

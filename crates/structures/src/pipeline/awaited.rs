@@ -100,6 +100,9 @@ pub struct Awaited<'p, E: VerbsEndpoint, C: Clock, T: Yield<E::Memory>> {
     result: PhantomData<fn() -> T>,
 }
 
+/// A write, and the swap behind it if that has begun.
+pub(crate) type WriteAndSwap<'p, E, C> = (Awaited<'p, E, C, ()>, Option<Awaited<'p, E, C, u64>>);
+
 impl<E: VerbsEndpoint, C: Clock, T: Yield<E::Memory>> fmt::Debug for Awaited<'_, E, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Awaited").field("asked", &self.asked).finish_non_exhaustive()

@@ -167,6 +167,40 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
         Asked::Begun(operation)
     }
 
+    /// Begins two accesses, the second of which is carried out only if the first one is. `None`: the second one has not
+    /// begun, since there is no room, or since it goes no way on which one access can depend on another.
+    pub fn begin_linked(
+        &mut self,
+        first: Access<&Rc<BarePermission>, E::Memory>,
+        second: Access<&Rc<BarePermission>, E::Memory>,
+    ) -> (Asked, Option<Asked>) {
+        if self.staged + 2 > POSTED_TOGETHER {
+            // Both go with one doorbell: the second one must be directly behind the first.
+            self.session.client().resume_batch().post();
+            self.staged = 0;
+        }
+        let first = self.begin(first);
+        let Asked::Begun(before) = first else { return (first, None) };
+        if self.posts_left == Some(0) {
+            return (first, None);
+        }
+        let mut batch = self.session.client().resume_batch();
+        let Ok(operation) = batch.access_behind(self.now, before, second) else {
+            batch.set_aside();
+            return (first, None);
+        };
+        if self.staged + 1 >= POSTED_TOGETHER {
+            batch.post();
+            self.staged = 0;
+        } else {
+            batch.set_aside();
+            self.staged += 1;
+        }
+        self.places.begin(operation, Waiter::Task(self.current));
+        self.posts_left = self.posts_left.map(|left| left - 1);
+        (first, Some(Asked::Begun(operation)))
+    }
+
     #[cold]
     fn enter_refused(&mut self, refused: NotBegun<Access<&Rc<BarePermission>, E::Memory>>) -> Asked {
         match refused.error {

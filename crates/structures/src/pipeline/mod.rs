@@ -22,10 +22,12 @@ mod together;
 mod turns;
 mod work;
 
+pub(crate) use awaited::WriteAndSwap;
 pub use awaited::{Awaited, Yield};
 pub(crate) use beside::Beside;
 pub(crate) use bytes::{ZEROS, word_of};
-pub(crate) use together::{all, both, join};
+pub use together::join;
+pub(crate) use together::{all, both};
 pub use turns::Turns;
 pub use work::Work;
 
@@ -198,6 +200,13 @@ impl<E: VerbsEndpoint, C: Clock> Pipeline<E, C> {
     /// Goes on with a task. Its operations check again whether they can go on.
     pub(crate) fn wake(&self, task: Task) {
         self.core.borrow_mut().ready.push(task);
+    }
+
+    /// Posts what the operations have requested so far. Without this, the pipeline posts when all tasks wait. Accesses that
+    /// are posted together may end together for their tasks, so a long access is posted by itself if the next one is to
+    /// be prepared meanwhile.
+    pub fn post(&self) {
+        self.core.borrow_mut().flush();
     }
 
     /// Wakes all tasks that wait in [`Pipeline::anything`]: the condition that they wait for may have become true

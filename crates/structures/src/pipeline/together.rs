@@ -39,8 +39,10 @@ pub(crate) async fn both<F: Future, G: Future>(
     (of_first.expect("it has ended"), of_second.expect("it has ended"))
 }
 
-/// Carries several operations out at once, as one. The results are in the operations' order.
-pub(crate) async fn join<F: Future>(operations: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+/// Carries several operations of one pipeline out at once, as one. The results are in the operations' order.
+///
+/// Each time one of them can go on, all are polled: this is for some dozens of operations.
+pub async fn join<F: Future>(operations: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut under_way: Vec<_> = operations.into_iter().map(|operation| Some(Box::pin(operation))).collect();
     let mut results: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

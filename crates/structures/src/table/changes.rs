@@ -231,7 +231,7 @@ impl<E: VerbsEndpoint, C: Clock> Drop for Change<'_, E, C> {
         line.results.retain(|(number, _)| *number != self.number);
         woken.extend(line.begin_turn());
         if planted!(TurnSharedTooEarly) {
-            woken.extend(line.places.iter().map(|place| place.task));
+            woken.splice(..0, line.places.iter().map(|place| place.task));
         }
         if line.places.is_empty() && line.results.is_empty() {
             lines.remove(&self.key);

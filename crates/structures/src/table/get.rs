@@ -169,7 +169,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 
     /// Whether a key that ends at a time of the node has expired. `None`: the node's time is not known.
     #[inline]
-    fn is_known_to_have_expired(&self, expires: Option<Moment>) -> Option<bool> {
+    pub(super) fn is_known_to_have_expired(&self, expires: Option<Moment>) -> Option<bool> {
         match expires {
             None => Some(false),
             Some(at) => self.head.known_node_time().map(|now| at <= now),

@@ -61,6 +61,7 @@ mod get;
 mod head;
 mod index;
 mod leases;
+mod making;
 mod scan;
 mod shape;
 mod slot_cache;
@@ -73,6 +74,7 @@ mod words;
 
 pub use blocks::{block_bytes, stored_bytes};
 pub use error::TableError;
+pub use making::Opened;
 pub use shape::{BlockMemory, Grain, KEY_BYTES_MAX, LONG_VALUE_BYTES_MAX, TableOptions, VALUE_BYTES_MAX};
 pub use splits::SplitUnderWay;
 pub use statistics::Statistics;

@@ -42,12 +42,14 @@ pub enum Stored {
 
 /// The keys that are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
+pub(super) enum Wanted<'v> {
     Any,
     /// Keys that have expired.
     Expired,
     /// Keys whose slot names this block.
     At(Slot),
+    /// Keys that have this value, which lies in one block.
+    Value(&'v [u8]),
 }
 
 /// A key that was taken.
@@ -181,7 +183,13 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         let mut claimed = None;
         let mut attempts = Attempts::new(self.pipeline.now());
         loop {
-            match self.try_store(&content, &mut change, left.take(), condition, &mut claimed).await {
+            let attempt = match left.take() {
+                Some(found) if by_key.is_some() && claimed.is_none() => {
+                    self.try_at_once(&content, &mut change, found, condition, &mut claimed).await
+                }
+                left => self.try_store(&content, &mut change, left, condition, &mut claimed).await,
+            };
+            match attempt {
                 Ok(Ok(stored)) => {
                     let stored = change.end(stored);
                     if let Some(unused) = claimed {
@@ -262,6 +270,53 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
     }
 
+    /// Makes one attempt at a key that was left: writes a block of the stock and changes the slot in one round trip, if
+    /// that can be done without a request before it.
+    async fn try_at_once(
+        &self,
+        content: &block::Content<'_>,
+        change: &mut Change<'_, E, C>,
+        left: Found,
+        condition: Condition<'_>,
+        claimed: &mut Option<Claimed>,
+    ) -> Attempt<Stored> {
+        let can_be_replaced =
+            !left.slot.is_frozen() && self.is_known_to_have_expired(left.expires) == Some(false);
+        let encoded = if can_be_replaced { self.blocks.encode_new(content) } else { None };
+        let Some((block, bytes)) = encoded else {
+            return Box::pin(self.try_store(content, change, Some(left), condition, claimed)).await;
+        };
+        let slots = [left.slot, block.slot(change.hash().fingerprint)];
+        let write = (&block.permission, block.at, &bytes[..]);
+        let (written, swapped) = match self.index.ask_write_and_swap(write, left.at, slots, block.until) {
+            Some(asked) => asked,
+            None => (self.pipeline.write(&block.permission, block.at, &bytes), None),
+        };
+        let written = written.await.map_err(TableError::from);
+        *claimed = Some(block);
+        if let Err(error) = written {
+            let is_in_no_slot = swapped.is_none() || error.wants_permission();
+            if let Some(unused) = claimed.take_if(|_| is_in_no_slot) {
+                // If this fails, a sweep finds the block.
+                let _ = self.blocks.give_back(unused).await;
+            }
+            return Err(error);
+        }
+        match swapped {
+            None => {}
+            Some(swapped) => match swapped.await {
+                Ok(before) if Slot(before) == left.slot || planted!(LostRaceCounts) => {
+                    self.replaced(&left, content, change, claimed).await;
+                    return Ok(Ok(Stored::Replaced));
+                }
+                Ok(_) => return Ok(Err(Retry::Changed)),
+                // The swap was refused, so it has not happened.
+                Err(error) => self.leases.mend(error.into()).await?,
+            },
+        }
+        self.try_store(content, change, Some(left), condition, claimed).await
+    }
+
     /// Finds the key. A key that the change before has left counts as found: then only a COMPARE_AND_SWAP may succeed, and
     /// no other result may rest on it, since another client may have changed the key before this change began.
     async fn found_or_left(
@@ -332,12 +387,24 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         if before != Some(found.slot) && !planted!(LostRaceCounts) {
             return Ok(false);
         }
-        leave(change, found.at, block, content);
-        self.blocks.end_writing(claimed.take().expect("it was just used"));
+        self.replaced(found, content, change, claimed).await;
+        Ok(true)
+    }
+
+    /// Notes that the claimed block is in the place of another one, which it frees.
+    async fn replaced(
+        &self,
+        found: &Found,
+        content: &block::Content<'_>,
+        change: &mut Change<'_, E, C>,
+        claimed: &mut Option<Claimed>,
+    ) {
+        let block = claimed.take().expect("it was just used");
+        leave(change, found.at, &block, content);
+        self.blocks.end_writing(block);
         if !planted!(OldBlockNotFreed) {
             self.blocks.free_value(found.slot, &found.value).await;
         }
-        Ok(true)
     }
 
     async fn try_insert(
@@ -437,6 +504,16 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         Ok(taken.is_some_and(|taken| !taken.had_expired))
     }
 
+    /// Removes a key if it has the value `expected`, of at most 32 KiB. Returns whether it had that value.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<bool, TableError> {
+        let operation = self.take_wanted(key, Wanted::Value(expected), false);
+        let taken = self.pipeline.limited(("a change of a table", Effect::Perhaps), operation).await?;
+        Ok(taken.is_some_and(|taken| !taken.had_expired))
+    }
+
     /// Removes a key, and returns the value that it had then. If several clients take one key, one of them gets the
     /// value.
     ///
@@ -453,7 +530,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub(super) async fn take_wanted(
         &self,
         key: &[u8],
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         whole: bool,
     ) -> Result<Option<Taken>, TableError> {
         self.leases.check_writable()?;
@@ -482,7 +559,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         &self,
         key: &[u8],
         (hash, left): (KeyHash, Option<Found>),
-        wanted: Wanted,
+        wanted: Wanted<'_>,
         whole: bool,
     ) -> Attempt<Option<Taken>> {
         let unchanged = if left.is_some() { Err(Retry::Changed) } else { Ok(None) };
@@ -502,6 +579,11 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         }
         if let Wanted::At(block) = wanted
             && found.slot.name() != block.name()
+        {
+            return Ok(unchanged);
+        }
+        if let Wanted::Value(expected) = wanted
+            && (found.value.rest != expected || !found.value.pieces.is_empty())
         {
             return Ok(unchanged);
         }

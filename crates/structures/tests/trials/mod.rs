@@ -6,7 +6,8 @@ use portcullis::{Lifetime, Mechanism};
 use portcullis_structures::table::{
     Access, Condition, Grain, Statistics, Stored, Table, TableError, TableOptions, Vacated,
 };
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 const LEASE: Lifetime = Lifetime::millis(40);
@@ -302,6 +303,70 @@ pub fn a_remembered_slot_is_a_guess() {
         assert_eq!(user.run(user.table.upsert(&key, &value)), Stored::Replaced);
         assert_eq!(other.get(&key).as_deref(), Some(&value[..]), "a value is lost");
     }
+}
+
+/// Polls a change once, in which it begins its requests.
+fn begin(change: Pin<&mut impl Future<Output = Result<bool, TableError>>>) {
+    assert!(change.poll(&mut Context::from_waker(Waker::noop())).is_pending(), "a change needs the node");
+}
+
+/// Checks that a change of a key that its handle has just stored needs one round trip: the node makes the change, whose
+/// client does nothing more after the first posts.
+pub fn a_change_takes_one_round_trip() {
+    let node = node(Mechanism::MemoryWindow);
+    let options = TableOptions { lease: Lifetime::seconds(10), ..TableOptions::default() };
+    let creator = User::create(&node, "red", &options);
+    let head = creator.table.head();
+    let other = User::open(&node, "red", head, Access::Read);
+    let key = key(0);
+    for round in 0..40u32 {
+        let user = User::open(&node, "red", head, Access::Write);
+        user.run(user.table.upsert(&key, b"old"));
+        // The first change of a handle leaves three blocks in its stock. Whether a refill has brought more depends on the
+        // speed of the node.
+        for number in 0..3 {
+            let value = (3 * round + number).to_le_bytes();
+            let mut change = pin!(user.table.update(&key, &value));
+            begin(change.as_mut());
+            // This posts what the change has begun.
+            user.pipeline.block_on(async {});
+            let begun = Instant::now();
+            while other.get(&key).as_deref() != Some(&value) {
+                let waited = begun.elapsed();
+                assert!(
+                    waited < Duration::from_secs(20),
+                    "round {round}: the node does not make change {number}"
+                );
+            }
+            assert!(user.run(change));
+        }
+    }
+}
+
+/// Checks that a change that its client posts late, when a sweep has freed its block and another client has used the
+/// block, harms no key.
+pub fn a_change_is_posted_late() {
+    const KEYS: u32 = 24;
+    let node = node(Mechanism::MemoryWindow);
+    let (user, mut map) = table_of(&node, "red", Grain::Extent, 1);
+    let other = User::open(&node, "red", user.table.head(), Access::Write);
+    for round in 0..20u32 {
+        let (key, value) = (key(0), (1_000 * round).to_le_bytes());
+        assert_eq!(user.run(user.table.upsert(&key, b"before")), Stored::Replaced);
+        let mut change = pin!(user.table.update(&key, &value));
+        begin(change.as_mut());
+        std::thread::sleep(Duration::from(LEASE) * 3);
+        other.run(other.table.sweep());
+        for number in 1..KEYS {
+            let (key, value) = (self::key(number), (round + number).to_le_bytes());
+            assert_ne!(other.run(other.table.upsert(&key, &value)), Stored::Unchanged);
+            map.insert(key, value.to_vec());
+        }
+        assert!(user.run(change), "round {round}: the key is lost");
+        map.insert(key.clone(), value.to_vec());
+        check(&other, &map, &format!("round {round}"));
+    }
+    sweep(&node, &other, &map, "at the end");
 }
 
 /// Checks that a change has ended only when its value or a later one is stored, if several share a turn.

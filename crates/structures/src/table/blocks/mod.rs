@@ -94,6 +94,17 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         }
     }
 
+    /// Takes a claimed block of `bytes` bytes without a request. `None`: the handle has none.
+    fn take_usable(&self, bytes: u64) -> Option<Claimed> {
+        if self.chunks.is_some() {
+            return None;
+        }
+        let class = SizeClass::of(bytes);
+        let claimed = self.extents.take_usable(class)?;
+        self.refill_if_due(class);
+        Some(claimed)
+    }
+
     /// Begins to refill the stock of a class if half of it is used up.
     fn refill_if_due(&self, class: SizeClass) {
         if self.refill.is_idle() && self.extents.wants_refill(class) {

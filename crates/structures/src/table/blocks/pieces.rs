@@ -100,6 +100,18 @@ impl<E: VerbsEndpoint, C: Clock> Blocks<E, C> {
         }
     }
 
+    /// Takes a claimed block for a content without a request, and encodes the content for it. `None`: the handle has no
+    /// such block, or the content lies in several.
+    pub fn encode_new(&self, content: &block::Content<'_>) -> Option<(Claimed, Vec<u8>)> {
+        let layout = Layout::new(content.key.len(), content.value.len(), u64::MAX);
+        if layout.pieces > 0 {
+            return None;
+        }
+        let claimed = self.take_usable(layout.first_bytes(content.key.len(), content.value.len()))?;
+        let bytes = block::encode(content, claimed.version, claimed.block_id);
+        Some((claimed, bytes))
+    }
+
     async fn try_write_new(&self, content: &block::Content<'_>) -> Result<Claimed, TableError> {
         let longest = self.chunks.as_ref().map_or(u64::MAX, Chunks::longest);
         let layout = Layout::new(content.key.len(), content.value.len(), longest);

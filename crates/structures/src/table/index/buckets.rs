@@ -1,12 +1,14 @@
 //! The buckets of subtables, as they are read and changed.
 
 use super::{Bucket, Index, SlotAt};
+use crate::pipeline::WriteAndSwap;
 use crate::table::TableError;
-use crate::table::leases::Leased;
+use crate::table::leases::{Leased, Part};
 use crate::table::shape::{BUCKET_BYTES, SHARED_AT, bucket_at};
 use crate::table::words::{BucketHeader, Slot};
-use portcullis::{Clock, Moment, VerbsEndpoint};
+use portcullis::{BarePermission, Clock, Moment, VerbsEndpoint};
 use portcullis_planted::planted;
+use std::rc::Rc;
 
 /// Number of buckets that one read takes.
 const BUCKETS_AT_ONCE: u32 = 64;
@@ -80,6 +82,23 @@ impl<E: VerbsEndpoint, C: Clock> Index<E, C> {
             }
         }
         Ok(slots)
+    }
+
+    /// Writes bytes, and then changes a slot, if the handle has the permission for that and it is not `until` yet. The slot
+    /// is changed only if the bytes are written. `None`: there is no such permission, or it is too late. The swap is
+    /// `None` if the slot is not changed in any case.
+    pub fn ask_write_and_swap(
+        &self,
+        write: (&Rc<BarePermission>, u64, &[u8]),
+        at: SlotAt,
+        [old, new]: [Slot; 2],
+        until: Moment,
+    ) -> Option<WriteAndSwap<'_, E, C>> {
+        let permission = self.leases.fresh(Part::Subtable(at.subtable))?;
+        if self.pipeline.now() >= until {
+            return None;
+        }
+        Some(self.pipeline.write_and_swap(write, (&permission, at.offset(), [old.0, new.0])))
     }
 
     /// Changes a slot. Returns its old content. `None`: it was too late to try.

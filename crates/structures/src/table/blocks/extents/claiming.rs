@@ -117,6 +117,11 @@ impl<E: VerbsEndpoint, C: Clock> Extents<E, C> {
         Ok(own)
     }
 
+    /// Takes a block from the stock without a request. `None`: the stock is empty, or its first block is too old.
+    pub fn take_usable(&self, class: SizeClass) -> Option<Claimed> {
+        self.free.borrow_mut().stock(class).take_usable(self.pipeline.now())
+    }
+
     /// Takes a block from the stock. `None`: the stock is empty.
     async fn take_from_stock(&self, class: SizeClass) -> Result<Option<Claimed>, TableError> {
         loop {

@@ -1,5 +1,5 @@
-//! The stock of a class: blocks that are claimed and not used yet, each with a live permission to write it. An operation
-//! that takes its block from the stock sends no message.
+//! The stock of a class: blocks that are claimed and not used yet, each with a live permission to write it. An
+//! operation that takes its block from the stock sends no message.
 //!
 //! The stock has as many blocks as the operations of the handle use in half a lease, within limits: a claim must not be
 //! used after most of a lease, and a block in the stock is of use to no other client.
@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 /// Number of blocks that are claimed at once if no more are wanted (Patronus §7.3.1), and of those in a small stock.
 pub(super) const CLAIMED_AT_ONCE: usize = 4;
-/// Largest number of blocks that are claimed at once and that a stock has, unless a handle has another one: the requests
-/// for their permissions share a few messages.
+/// Largest number of blocks that are claimed at once and that a stock has, unless a handle has another one: the
+/// requests for their permissions share a few messages.
 pub(super) const CLAIMED_AT_ONCE_MAX: usize = 64;
 
 /// A block from the stock.
@@ -67,6 +67,11 @@ impl Stock {
         Some(Taken::TooOld(claimed))
     }
 
+    /// Takes the block that was claimed first, if it can be used. `None`: the stock is empty, or the block is too old.
+    pub fn take_usable(&mut self, now: Moment) -> Option<Claimed> {
+        self.ready.pop_front_if(|claimed| now < claimed.until)
+    }
+
     /// Begins to claim. Returns false if an operation or a refill is claiming already.
     pub fn begin_claiming(&mut self) -> bool {
         !std::mem::replace(&mut self.claiming, true)
@@ -103,8 +108,8 @@ impl Stock {
         self.ready.extend(claimed);
     }
 
-    /// Returns the number of blocks that an operation claims at once now, for itself and for others: up to `most`, and for
-    /// the stock up to `stocked`.
+    /// Returns the number of blocks that an operation claims at once now, for itself and for others: up to `most`,
+    /// and for the stock up to `stocked`.
     pub fn claimed_at_once(&self, (most, stocked): (usize, usize)) -> usize {
         self.wanting.max(self.target.min(stocked)).min(most)
     }
@@ -114,8 +119,8 @@ impl Stock {
         !self.claiming && self.ready.len() * 2 <= self.target && now >= self.refill_from
     }
 
-    /// Notes that the stock is refilled, and returns the number of blocks that it and operations want. If the refill before is less
-    /// than a quarter of a lease ago, the stock becomes larger, up to `most` blocks.
+    /// Notes that the stock is refilled, and returns the number of blocks that it and operations want. If the refill
+    /// before is less than a quarter of a lease ago, the stock becomes larger, up to `most` blocks.
     pub fn refill(&mut self, now: Moment, lease: Lifetime, most: usize) -> usize {
         if now.since(self.refilled).0 < lease.0 / 4 {
             self.target = (self.target * 2).min(most);
