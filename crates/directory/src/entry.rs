@@ -81,6 +81,8 @@ pub enum Target {
         ///
         /// [`ScopedAddress`]: crate::ScopedAddress
         addresses: Vec<Address>,
+        /// Bytes of memory that it lends. 0: an earlier version has registered the node, and did not say.
+        memory_bytes: u64,
     },
     /// A heap. Its name does not keep it alive: it lives only as long as its holders.
     Heap {
@@ -113,7 +115,7 @@ impl Target {
 
     fn check(&self) -> Result<(), EntryError> {
         match self {
-            Self::Node { addresses } if !(1..=Self::NODE_ADDRESSES_MAX).contains(&addresses.len()) => {
+            Self::Node { addresses, .. } if !(1..=Self::NODE_ADDRESSES_MAX).contains(&addresses.len()) => {
                 Err(EntryError::Addresses { addresses: addresses.len() })
             }
             _ => Ok(()),

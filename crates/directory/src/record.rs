@@ -10,10 +10,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoredTarget {
-    Channel { address: String },
-    Node { addresses: Vec<String> },
-    Heap { address: u64, bytes: u64 },
-    Object { node: String, object: String },
+    Channel {
+        address: String,
+    },
+    Node {
+        addresses: Vec<String>,
+        /// An earlier version has stored none.
+        #[serde(default)]
+        memory_bytes: u64,
+    },
+    Heap {
+        address: u64,
+        bytes: u64,
+    },
+    Object {
+        node: String,
+        object: String,
+    },
 }
 
 /// Stored form of a [`Who`].
@@ -28,9 +41,10 @@ impl StoredTarget {
     pub fn of(target: &Target) -> Self {
         match target {
             Target::Channel { address } => Self::Channel { address: address.to_string() },
-            Target::Node { addresses } => {
-                Self::Node { addresses: addresses.iter().map(Address::to_string).collect() }
-            }
+            Target::Node { addresses, memory_bytes } => Self::Node {
+                addresses: addresses.iter().map(Address::to_string).collect(),
+                memory_bytes: *memory_bytes,
+            },
             Target::Heap { range } => Self::Heap { address: range.address, bytes: range.bytes },
             Target::Object { node, object } => {
                 Self::Object { node: node.to_string(), object: object.to_string() }
@@ -42,9 +56,9 @@ impl StoredTarget {
         let address = |text: &str| Address::new(text).map_err(|error| error.to_string());
         Ok(match self {
             Self::Channel { address: text } => Target::Channel { address: address(&text)? },
-            Self::Node { addresses } => {
+            Self::Node { addresses, memory_bytes } => {
                 let read = addresses.iter().map(|text| address(text));
-                Target::Node { addresses: read.collect::<Result<_, _>>()? }
+                Target::Node { addresses: read.collect::<Result<_, _>>()?, memory_bytes }
             }
             Self::Heap { address, bytes } => Target::Heap { range: HeapRange { address, bytes } },
             Self::Object { node, object } => {

@@ -260,7 +260,7 @@ mod tests {
 
     fn holding(address: &str) -> Holding {
         let addresses = vec![Address::new(address).expect("an address")];
-        let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+        let entry = Entry { target: Target::Node { addresses, memory_bytes: 1 }, access: Access::public() };
         let tenant = TenantName::new("bank").expect("a tenant");
         Holding { tenant, time_to_live: 9 * SECOND, entry: Some((name(), entry)) }
     }

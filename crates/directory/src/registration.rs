@@ -301,7 +301,7 @@ mod tests {
 
     fn holding(tenant: TenantName, name: Name) -> Holding {
         let addresses = vec![Address::new("udp:a:1").expect("one")];
-        let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+        let entry = Entry { target: Target::Node { addresses, memory_bytes: 1 }, access: Access::public() };
         Holding { tenant, time_to_live: Duration::from_secs(60), entry: Some((name, entry)) }
     }
 

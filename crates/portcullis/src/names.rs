@@ -8,9 +8,10 @@ pub use portcullis_directory::{
     Access, Change, Directory, DirectoryAddress, DirectoryError, Embedded, EntryError, Holding, Name,
     NameError, OpenOptions, Registration, ScopedAddress, Server as DirectoryServer, Space, Target, Trust,
 };
-use portcullis_directory::{Entry, NotHere};
+use portcullis_directory::{Entry, Found, NotHere, Watch};
 use portcullis_errors::{Coded, ErrorCode};
 use portcullis_protocol::TenantName;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -162,12 +163,22 @@ impl Names {
         }
     }
 
+    /// Watches the nodes whose names are below `above`, as the tenant of this process's user sees them.
+    ///
+    /// # Errors
+    /// No directory is set, or it is away.
+    pub fn watch_nodes(&self, above: &Name) -> Result<NodesBelow, FindError> {
+        let watch = self.open(above)?.watch_list(&own_tenant(), above);
+        let watch = watch.map_err(|source| FindError::Directory { name: above.clone(), source })?;
+        Ok(NodesBelow { watch })
+    }
+
     /// Looks a node's name up, for the tenant of this process's user.
     pub(crate) fn find(&self, name: &Name) -> Result<Candidates, FindError> {
         let directory = self.open(name)?;
         let found = directory.look_up(&own_tenant(), name);
         let found = found.map_err(|source| FindError::Directory { name: name.clone(), source })?;
-        let Target::Node { addresses } = found.target else {
+        let Target::Node { addresses, .. } = found.target else {
             return Err(FindError::AnotherKind { name: name.clone(), kind: found.target.kind() });
         };
         let (mut here, mut left_out) = (Vec::new(), Vec::new());
@@ -180,6 +191,38 @@ impl Names {
         here.sort_by_key(distance);
         Ok(Candidates { addresses: here, left_out })
     }
+}
+
+/// A watch on the nodes below a name.
+#[derive(Debug)]
+pub struct NodesBelow {
+    watch: Box<dyn Watch<BTreeMap<Name, Found>>>,
+}
+
+impl NodesBelow {
+    /// Returns the nodes that were seen last, with the bytes of memory that each lends. 0: a node of an earlier version,
+    /// which has not said how many.
+    #[must_use]
+    pub fn seen(&self) -> BTreeMap<Name, u64> {
+        nodes_of(self.watch.seen())
+    }
+
+    /// Waits until something has changed below the name, for at most this time, and returns the nodes. `None`: nothing has
+    /// changed.
+    ///
+    /// # Errors
+    /// The directory is away. No change is lost: the next call continues from the nodes that were seen last.
+    pub fn next(&mut self, at_most: Duration) -> Result<Option<BTreeMap<Name, u64>>, DirectoryError> {
+        Ok(self.watch.next(at_most)?.as_ref().map(nodes_of))
+    }
+}
+
+fn nodes_of(entries: &BTreeMap<Name, Found>) -> BTreeMap<Name, u64> {
+    let node = |(name, found): (&Name, &Found)| match found.target {
+        Target::Node { memory_bytes, .. } => Some((name.clone(), memory_bytes)),
+        _ => None,
+    };
+    entries.iter().filter_map(node).collect()
 }
 
 /// Returns the options for opening a directory with the certificates in this folder, if there is one.
@@ -226,18 +269,19 @@ fn distance(address: &Address) -> u8 {
     }
 }
 
-/// Makes the entry that a [`Registration`] keeps for a node: the node's name, its tenant, and its addresses. Every
-/// tenant may look it up, since the node itself decides which clients it accepts.
+/// Makes the entry that a [`Registration`] keeps for a node: the node's name, its tenant, its addresses, and
+/// the memory that it lends. Every tenant may look it up, since the node itself decides which clients it accepts.
 ///
 /// # Errors
 /// The first part of the name is no tenant, or a directory does not accept the addresses.
 pub fn node_holding(
     name: Name,
     addresses: &[ScopedAddress],
+    memory_bytes: u64,
     time_to_live: Duration,
 ) -> Result<Holding, EntryError> {
     let addresses = addresses.iter().map(ScopedAddress::to_address).collect::<Result<Vec<_>, _>>()?;
-    let entry = Entry { target: Target::Node { addresses }, access: Access::public() };
+    let entry = Entry { target: Target::Node { addresses, memory_bytes }, access: Access::public() };
     entry.check()?;
     let tenant = name.tenant();
     Ok(Holding { tenant, time_to_live, entry: Some((name, entry)) })
@@ -258,7 +302,7 @@ mod tests {
 
     fn node(addresses: &[&str]) -> Target {
         let address = |text: &&str| portcullis_directory::Address::new(text).expect("an address");
-        Target::Node { addresses: addresses.iter().map(address).collect() }
+        Target::Node { addresses: addresses.iter().map(address).collect(), memory_bytes: 1 << 30 }
     }
 
     #[test]

@@ -240,7 +240,10 @@ fn a_name_that_is_taken_or_stands_for_something_else_is_told() {
         let holder = lease(&*directory, "bank");
         let address = |text: &str| Address::new(text).expect("an address");
         let wrong = [
-            (Target::Node { addresses: vec![address("udp:a:1")] }, ErrorCode::NameOfAnotherKind),
+            (
+                Target::Node { addresses: vec![address("udp:a:1")], memory_bytes: 1 },
+                ErrorCode::NameOfAnotherKind,
+            ),
             (Target::Channel { address: address("/run/a.sock") }, ErrorCode::NameLeadsNowhere),
             (Target::Channel { address: address("udp:10.0.0.7:1") }, ErrorCode::NameLeadsNowhere),
             (

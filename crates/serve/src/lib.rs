@@ -382,6 +382,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     let (request, requests) = requests(options.stop_at_end_of_input)
         .map_err(|error| NotServed::Machine(format!("cannot handle signals: {error}")))?;
     let expires = validity_of(&config);
+    let memory_bytes = config.node.pool_bytes;
     let mut host = Host::start(config)?;
     // A node whose thread has panicked serves no client, so the process ends and its parent sees that.
     host.when_ended(move || {
@@ -390,7 +391,7 @@ fn serve(settings: &Settings) -> Result<(), NotServed> {
     expires
         .map_or(Ok(()), expiry::watch)
         .map_err(|error| NotServed::Machine(format!("cannot watch the certificate: {error}")))?;
-    let registration = options.register(&host)?;
+    let registration = options.register(&host, memory_bytes)?;
     announce(options, &host);
     // The loop also ends when no sender is left. Otherwise only SIGKILL could end the node.
     while let Ok(request) = requests.recv() {

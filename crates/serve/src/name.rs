@@ -214,7 +214,7 @@ impl ServeOptions {
     }
 
     /// Registers the node, if the options request a name. The node serves whether or not the directory can be reached.
-    pub fn register(&self, host: &Host) -> Result<Option<Registered>, NotServed> {
+    pub fn register(&self, host: &Host, memory_bytes: u64) -> Result<Option<Registered>, NotServed> {
         let Some(Wanted { choice, name, options }) = self.wanted()? else { return Ok(None) };
         let addresses = self.registered(host)?;
         let (server, place, open): (_, _, Box<Open>) = match choice {
@@ -233,7 +233,7 @@ impl ServeOptions {
                 )
             }
         };
-        let holding = node_holding(name.clone(), &addresses, self.directory.directory_lease);
+        let holding = node_holding(name.clone(), &addresses, memory_bytes, self.directory.directory_lease);
         let holding = holding.map_err(|error| NotServed::Machine(format!("--directory: {error}")))?;
         let told = Told { name, place, addresses };
         let started = Registration::start(holding, open, move |change| told.tell(change));

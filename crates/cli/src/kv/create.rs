@@ -4,9 +4,9 @@ use super::CommandOutcome;
 use super::command_error::KvCommandError;
 use super::connection::{ARENA_BYTES, Target};
 use super::keeping::say_made;
-use super::making::{Made, Making, make};
+use super::making::{Making, make};
 use clap::Args;
-use portcullis_structures::table::Access;
+use portcullis_structures::table::{Access, Opened};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,16 +45,14 @@ pub fn run(options: &KvCreateOptions) -> Result<CommandOutcome, KvCommandError> 
     let KvCreateOptions { target, making, json } = options;
     let name = target.table;
     let pipeline = target.connect(ARENA_BYTES)?;
-    let made = match target.open(&pipeline, Access::Read) {
-        Ok(table) => Made::Theirs(table),
+    let keep = match target.open(&pipeline, Access::Read) {
+        Ok(_) => None,
         Err(KvCommandError::NoTable { .. }) => {
-            pipeline.block_on(make(&pipeline, name, making)).map_err(KvCommandError::of(name))?
+            let made = pipeline.block_on(make(&pipeline, name, making));
+            let (opened, keep) = made.map_err(KvCommandError::of(name))?;
+            matches!(opened, Opened::Made(_)).then_some(keep)
         }
         Err(error) => return Err(error),
-    };
-    let keep = match &made {
-        Made::Ours(_, keep) => Some(*keep),
-        Made::Theirs(_) => None,
     };
     Ok(say_made("table", name, keep, (*json, "kv drop")))
 }

@@ -5,9 +5,9 @@ use super::connection::Target;
 use super::keeping::{Kept, Wish, allowed, wish};
 use crate::output::complain;
 use clap::{Args, ValueEnum};
-use portcullis::{DirectoryName, Error, Keep, Lifetime, Refusal};
+use portcullis::{DirectoryName, Keep, Lifetime};
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{Access, BlockMemory, Grain, Table, TableError, TableOptions};
+use portcullis_structures::table::{Access, BlockMemory, Grain, Opened, Table, TableError, TableOptions};
 use std::rc::Rc;
 
 /// How a table is made.
@@ -62,12 +62,6 @@ impl Making {
     }
 }
 
-/// A table that this client has made, or that another client made at the same time.
-pub enum Made {
-    Ours(Table, Keep),
-    Theirs(Table),
-}
-
 /// Opens the table for writing. If there is none, makes it and reports that.
 pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, KvCommandError> {
     match target.open(pipeline, Access::Write) {
@@ -76,33 +70,22 @@ pub fn open_or_make(target: &Target, pipeline: &Rc<Pipeline>) -> Result<Table, K
     }
     let made = pipeline.block_on(make(pipeline, target.table, &Making::default()));
     Ok(match made.map_err(KvCommandError::of(target.table))? {
-        Made::Ours(table, keep) => {
+        (Opened::Made(table), keep) => {
             complain(format_args!("portcullis kv: made table {}: {}", target.table, Kept(keep)));
             table
         }
-        Made::Theirs(table) => table,
+        (Opened::Found(table), _) => table,
     })
 }
 
-/// Makes a table with this name. If another client was quicker, returns that client's table, and nothing of this
-/// client's remains.
-pub async fn make(pipeline: &Rc<Pipeline>, name: DirectoryName, making: &Making) -> Result<Made, TableError> {
+/// Opens the table with this name, or makes it. Returns the time for which a table that it makes is kept.
+pub async fn make(
+    pipeline: &Rc<Pipeline>,
+    name: DirectoryName,
+    making: &Making,
+) -> Result<(Opened, Keep), TableError> {
     let keep = allowed(pipeline, making.keep).await?;
-    loop {
-        let table = Table::create(pipeline, &making.options(keep)).await?;
-        let Err(error) = table.publish(name).await else { return Ok(Made::Ours(table, keep)) };
-        // The node would keep this table, and no client could find it.
-        table.destroy(None).await?;
-        if !matches!(error, TableError::Session(Error::Refused(Refusal::NameTaken))) {
-            return Err(error);
-        }
-        match Table::open_named(pipeline, name, Access::Write).await {
-            Ok(table) => return Ok(Made::Theirs(table)),
-            // The table was dropped in between.
-            Err(TableError::Session(Error::Refused(Refusal::NoSuchName))) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    Ok((Table::open_or_make(pipeline, name, &making.options(keep)).await?, keep))
 }
 
 #[cfg(test)]
@@ -120,7 +103,7 @@ mod tests {
         Rc::new(Pipeline::new(node.connect("orange", SessionOptions::default()).expect("a session")))
     }
 
-    fn made(pipeline: &Rc<Pipeline>) -> Made {
+    fn made(pipeline: &Rc<Pipeline>) -> (Opened, Keep) {
         let name = DirectoryName::new("t").expect("a name");
         pipeline.block_on(make(pipeline, name, &Making::default())).expect("a table")
     }
@@ -128,11 +111,11 @@ mod tests {
     #[test]
     fn who_loses_the_race_uses_the_other_table_and_leaves_nothing() {
         let node = node(Lifetime::seconds(60));
-        let Made::Ours(first, keep) = made(&client(&node)) else { panic!("nobody was quicker") };
+        let (Opened::Made(first), keep) = made(&client(&node)) else { panic!("there is no such table") };
         assert_eq!(keep, Keep::For(Lifetime::seconds(60)));
         let objects = node.counters().objects;
         let late = client(&node);
-        let Made::Theirs(second) = made(&late) else { panic!("the name was taken") };
+        let (Opened::Found(second), _) = made(&late) else { panic!("the name was taken") };
         assert_eq!(first.head(), second.head());
         drop((second, late));
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
@@ -145,7 +128,7 @@ mod tests {
     #[test]
     fn a_table_is_kept_for_as_long_as_the_node_allows() {
         let node = node(Lifetime(u64::MAX));
-        assert!(matches!(made(&client(&node)), Made::Ours(_, Keep::Pinned)));
+        assert!(matches!(made(&client(&node)), (Opened::Made(_), Keep::Pinned)));
         let never = self::node(Lifetime(0));
         let name = DirectoryName::new("t").expect("a name");
         let pipeline = client(&never);

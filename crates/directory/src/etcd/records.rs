@@ -117,3 +117,18 @@ fn parse<'a, T: Deserialize<'a>>(stored: &'a KeyValue) -> Result<T, DirectoryErr
 fn tenant(stored: &KeyValue, name: &str) -> Result<TenantName, DirectoryError> {
     TenantName::new(name).map_err(|error| nonsense(stored, error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Target;
+
+    #[test]
+    fn a_node_that_an_earlier_version_has_registered_is_read() {
+        let stored = br#"{"node":{"addresses":["udp:a:1"]}}"#;
+        let target: StoredTarget = serde_json::from_slice(stored).expect("an entry of version 0.2.0");
+        assert!(
+            matches!(target.read(), Ok(Target::Node { addresses, memory_bytes: 0 }) if addresses.len() == 1)
+        );
+    }
+}

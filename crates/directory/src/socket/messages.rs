@@ -11,7 +11,7 @@ use portcullis_protocol::TenantName;
 use serde::{Deserialize, Serialize};
 
 /// The number in a client's first message, with which each side detects a peer of another kind or version.
-pub(super) const VERSION: u32 = u32::from_be_bytes(*b"pdr2");
+pub(super) const VERSION: u32 = u32::from_be_bytes(*b"pdr3");
 /// Maximum size of a message in bytes: an entry with as many addresses and tenants as it can have is half as long.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Maximum number of bytes of entries in one answer, but for the last of them.
@@ -337,7 +337,8 @@ mod tests {
     fn the_largest_entry_fits_into_a_message() {
         let all = || Who::tenants((0..Who::TENANTS_MAX).map(tenant)).expect("as many as there can be");
         let long = Address::new(&"x".repeat(Address::BYTES_MAX)).expect("an address");
-        let target = Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX] };
+        let target =
+            Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX], memory_bytes: u64::MAX };
         let entry = Entry { target, access: Access { look_up: all(), register: all() } };
         let name = ["x"; Name::SEGMENTS_MAX].join("/");
         let asked = Asked::Register { lease: u64::MAX, name, entry: SentEntry::of(&entry) };
@@ -361,7 +362,8 @@ mod tests {
     #[test]
     fn the_longest_name_with_its_entry_fits_into_a_message_with_others() {
         let long = Address::new(&"x".repeat(Address::BYTES_MAX)).expect("an address");
-        let target = Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX] };
+        let target =
+            Target::Node { addresses: vec![long; Target::NODE_ADDRESSES_MAX], memory_bytes: u64::MAX };
         let found = Found { target, tenant: tenant(1), lease: LeaseId(u64::MAX), registration: u64::MAX };
         let name = ("x".repeat(Name::BYTES_MAX), SentFound::of(&found));
         assert!(encode(&name).len() + 64 <= MESSAGE_BYTES_MAX - NAMES_BYTES_MAX);

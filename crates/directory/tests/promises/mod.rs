@@ -325,7 +325,10 @@ pub fn a_list_of_any_length_arrives_whole(directory: &dyn Directory) {
     let mut expected = Vec::new();
     for number in 0..60 {
         let addresses = vec![long.clone(); 1 + number % Target::NODE_ADDRESSES_MAX];
-        let entry = Entry { target: Target::Node { addresses }, access: Access::private() };
+        let entry = Entry {
+            target: Target::Node { addresses, memory_bytes: number as u64 },
+            access: Access::private(),
+        };
         let name = name(&format!("bank/kv/{number:02}"));
         directory.register(&bank, &name, &entry).expect("it is free");
         expected.push((name, entry.target));

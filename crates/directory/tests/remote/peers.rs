@@ -72,7 +72,7 @@ fn half_a_message_after_hello_ends_the_connection_with_all_it_had() {
 /// Returns the first request of a client: number 1, hello, the version.
 fn hello() -> Vec<u8> {
     let mut bytes = vec![1, 0];
-    let mut version = u32::from_be_bytes(*b"pdr2");
+    let mut version = u32::from_be_bytes(*b"pdr3");
     while version >= 0x80 {
         bytes.push(u8::try_from(version & 0x7f).expect("seven bits") | 0x80);
         version >>= 7;
