@@ -79,8 +79,8 @@ pub struct SimOptions {
     #[arg(long)]
     fill: bool,
     /// The kind of honest clients: workers, which never wait; programs with sessions, whose calls wait, and with keepers; or
-    /// programs that work on one hash table (tables) or queue (queues), or allocate chunks (chunks), and die in the middle
-    /// of it; or, without a cluster, processes that call each other through shared memory (calls), where --nodes are servers
+    /// programs that work on one hash table (tables), queue (queues, claims) or store of blocks (blocks), or allocate chunks (chunks), and
+    /// die in the middle of it; or, without a cluster, processes that call each other through shared memory (calls), where --nodes are servers
     /// and --held are calls under way.
     #[arg(long, value_name = "WHAT", default_value = "workers", value_parser = programs)]
     programs: Programs,

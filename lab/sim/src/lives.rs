@@ -296,6 +296,7 @@ impl Cluster {
                 Programs::Tables => (self.structure(Structure::Table, client), None),
                 Programs::Queues => (self.structure(Structure::Queue, client), None),
                 Programs::Claims => (self.structure(Structure::Claims, client), None),
+                Programs::Blocks => (self.structure(Structure::Blocks, client), None),
                 Programs::Chunks => (Purpose::Chunks, None),
                 Programs::Workers | Programs::Sessions | Programs::Calls => {
                     (Purpose::Permissions(longest), self.enter(client, node))

@@ -122,6 +122,8 @@ pub enum Programs {
     Queues,
     /// Programs that push to one queue and claim and acknowledge its entries, and die in the middle of it.
     Claims,
+    /// Programs that store, look up, read and remove the blocks of one store, and die in the middle of it.
+    Blocks,
     /// Programs that allocate chunks, which the nodes' NICs hand out, and die in the middle of it.
     Chunks,
     /// Processes that call each other through shared memory, and die in the middle of it. The nodes are their
@@ -132,8 +134,16 @@ pub enum Programs {
 
 impl Programs {
     /// All kinds of programs.
-    pub const ALL: [Self; 7] =
-        [Self::Workers, Self::Sessions, Self::Tables, Self::Queues, Self::Claims, Self::Chunks, Self::Calls];
+    pub const ALL: [Self; 8] = [
+        Self::Workers,
+        Self::Sessions,
+        Self::Tables,
+        Self::Queues,
+        Self::Claims,
+        Self::Blocks,
+        Self::Chunks,
+        Self::Calls,
+    ];
 
     /// The name on the command line.
     #[must_use]
@@ -144,6 +154,7 @@ impl Programs {
             Self::Tables => "tables",
             Self::Queues => "queues",
             Self::Claims => "claims",
+            Self::Blocks => "blocks",
             Self::Chunks => "chunks",
             Self::Calls => "calls",
         }
@@ -151,7 +162,7 @@ impl Programs {
 
     /// Whether the programs share a structure in the node's memory.
     pub(crate) fn share_a_structure(self) -> bool {
-        matches!(self, Self::Tables | Self::Queues | Self::Claims)
+        matches!(self, Self::Tables | Self::Queues | Self::Claims | Self::Blocks)
     }
 }
 

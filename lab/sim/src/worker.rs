@@ -26,6 +26,8 @@ const FILLED: [u32; 12] = [0, 0, 0, 0, 1, 0, 0, 4, 0, 4, 4, 4];
 /// The end of a lease, with which an extension races.
 const LAST_MOMENT: Lifetime = Lifetime::micros(8);
 const OPERATIONS_MAX: usize = 24;
+/// How many of a thousand accesses of a batch depend on the one before them.
+const LINKED: u64 = 400;
 
 #[derive(Debug)]
 enum Purpose {
@@ -520,20 +522,37 @@ impl Worker {
                 buffers.push(buffer);
             }
         }
-        let mut batch = client.batch();
+        let (mut batch, mut before) = (client.batch(), None);
         for buffer in buffers {
+            let link = before.filter(|_| self.dice.per_mille(LINKED));
+            // A linked write is often under another permission, which may live when the first one has ended.
+            let at = if link.is_some() { self.dice.index(self.held.len()) } else { at };
+            let permission = &self.held[at];
+            if permission.length() < 8 || !permission.rights().contains(Rights::WRITE) {
+                continue;
+            }
             let offset = self.dice.of(0..permission.length() - 7);
             let mut bytes = vec![0; 8];
             buffer.read(0, &mut bytes);
-            if let Ok(operation) = batch.access(scene.moment, Access::write(permission, offset, buffer)) {
-                begun.push((operation, WireRequest::Write { remote: remote(permission, offset), bytes }));
-            }
+            let write = Access::write(permission, offset, buffer);
+            let written = match link {
+                Some(before) => batch.access_behind(scene.moment, before, write),
+                None => batch.access(scene.moment, write),
+            };
+            before = written.ok();
+            let intended = WireRequest::Write { remote: remote(permission, offset), bytes };
+            begun.extend(before.map(|operation| (operation, link, at, intended)));
         }
         batch.post();
-        let foreign = self.is_foreign(permission);
-        let of = (permission.id(), permission.lease().deadline(), foreign);
-        for (operation, intended) in begun {
+        for (operation, link, at, intended) in begun {
+            let permission = &self.held[at];
+            // A linked write ends with the error of the one before it.
+            let raced = link.is_some() || self.is_foreign(permission);
+            let of = (permission.id(), permission.lease().deadline(), raced);
             self.note_begun(scene, operation, Kind::Write, of, intended);
+            if let Some(before) = link {
+                scene.oracle.linked(scene.session, operation.number(), before.number());
+            }
         }
     }
 

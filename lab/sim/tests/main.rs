@@ -1,6 +1,7 @@
 //! Tests of simulated clusters, with one module for each subject. They are one program, so that the simulator is
 //! compiled once for all of them.
 
+mod blocks;
 mod calls;
 mod chains;
 mod chunks;

@@ -30,6 +30,22 @@ struct Shared {
     of_claims: History<claims::Event>,
     /// Whether nothing is left in the queue of claims.
     is_drained: bool,
+    /// Operations on blocks, with their keys.
+    of_blocks: Vec<(u64, BlockOperation)>,
+}
+
+/// An operation on a block, with its result.
+type BlockOperation = Operation<BlockEvent>;
+
+/// A program's act on a block, or its finding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BlockEvent {
+    /// The program has stored the block.
+    Stored,
+    /// The program has removed the block, or may have.
+    Removed,
+    /// The program has found no block.
+    Absent,
 }
 
 /// Operations on a structure, with their results. `None`: the operation turned out to do nothing.
@@ -153,6 +169,33 @@ impl Commons {
         shared.of_claims.end(place, told, end);
     }
 
+    /// Returns a time on the clock of all histories.
+    pub(super) fn now(&self) -> u64 {
+        self.shared().tick()
+    }
+
+    /// Records an operation on a block whose end is not known yet. Returns its place.
+    pub(super) fn begin_on_block(&self, key: u64, event: BlockEvent) -> usize {
+        let mut shared = self.shared();
+        let start = shared.tick();
+        shared.of_blocks.push((key, BlockOperation { event, start, end: None }));
+        shared.of_blocks.len() - 1
+    }
+
+    /// Records the end of the operation at a place.
+    pub(super) fn end_on_block(&self, place: usize) {
+        let mut shared = self.shared();
+        let end = shared.tick();
+        shared.of_blocks[place].1.end = Some(end);
+    }
+
+    /// Records an operation on a block that has ended.
+    pub(super) fn note_on_block(&self, key: u64, event: BlockEvent, start: u64) {
+        let mut shared = self.shared();
+        let end = Some(shared.tick());
+        shared.of_blocks.push((key, BlockOperation { event, start, end }));
+    }
+
     /// Records that nothing is left in the queue of claims.
     pub(super) fn note_drained(&self) {
         self.shared().is_drained = true;
@@ -168,7 +211,7 @@ impl Commons {
     /// Returns the first part of the histories that no order of the operations explains.
     pub fn first_wrong(&self) -> Option<(Promise, String)> {
         let of_queues = self.first_wrong_of_queue().or_else(|| self.first_wrong_of_claims());
-        of_queues.or_else(|| self.first_wrong_of_keys())
+        of_queues.or_else(|| self.first_wrong_of_keys()).or_else(|| self.first_wrong_of_blocks())
     }
 
     fn first_wrong_of_claims(&self) -> Option<(Promise, String)> {
@@ -188,6 +231,25 @@ impl Commons {
             return Some((Promise::Order, format!("the queue took an entry after its end: {late:?}")));
         }
         fifo::first_wrong(&history).map(|wrong| (Promise::Order, format!("{wrong}: {history:?}")))
+    }
+
+    /// Returns a block that was stored, that no program can have removed, and that a program has not found.
+    fn first_wrong_of_blocks(&self) -> Option<(Promise, String)> {
+        let of_blocks = std::mem::take(&mut self.shared().of_blocks);
+        let of = |key: u64, event: BlockEvent| {
+            of_blocks.iter().filter(move |it| it.0 == key && it.1.event == event).map(|it| it.1)
+        };
+        let is_wrong = |key: u64, stored: &BlockOperation, absent: &BlockOperation| {
+            let is_before = stored.end.is_some_and(|end| end < absent.start);
+            let may_explain = |removed: &BlockOperation| {
+                removed.end.is_none_or(|end| end > stored.start) && Some(removed.start) < absent.end
+            };
+            is_before && !of(key, BlockEvent::Removed).any(|removed| may_explain(&removed))
+        };
+        of_blocks.iter().filter(|(_, it)| it.event == BlockEvent::Absent).find_map(|(key, absent)| {
+            let stored = of(*key, BlockEvent::Stored).find(|stored| is_wrong(*key, stored, absent))?;
+            Some((Promise::Order, format!("block {key} is lost: {stored:?}, then {absent:?}")))
+        })
     }
 
     fn first_wrong_of_keys(&self) -> Option<(Promise, String)> {

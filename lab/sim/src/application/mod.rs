@@ -1,5 +1,6 @@
 //! An honest program with a [`Session`], whose calls wait. It runs on its own fiber, and so does its keeper, if it has one.
 
+mod blocks;
 mod chunks;
 mod claims;
 mod commons;
@@ -18,6 +19,7 @@ use crate::fiber::{Fiber, FiberClock, TurnEnd};
 use crate::oracle::{Promise, SessionId};
 use crate::scene::Scene;
 use crate::worker::{TOLERANCE, check_error};
+use blocks::BlockUser;
 use chunks::ChunkUser;
 use claims::ClaimUser;
 use permissions::PermissionUser;
@@ -81,6 +83,7 @@ pub(crate) enum Structure {
     Table,
     Queue,
     Claims,
+    Blocks,
 }
 
 /// Purpose of a program.
@@ -142,6 +145,7 @@ impl Application {
                     Structure::Table => TableUser { user, values_max }.run(session),
                     Structure::Queue => QueueUser(user).run(session),
                     Structure::Claims => ClaimUser(user).run(session),
+                    Structure::Blocks => BlockUser(user).run(session),
                 }
             }
         })?;

@@ -7,6 +7,7 @@ use crate::dice::Dice;
 use crate::endpoint::SimEndpoint;
 use crate::fiber::FiberClock;
 use crate::oracle::Promise;
+use portcullis_blocks::BlockError;
 use portcullis_client::Error;
 use portcullis_protocol::{Lifetime, ObjectRef};
 use portcullis_structures::Pipeline;
@@ -49,6 +50,15 @@ impl StructureError for TableError {
     fn of_session(&self) -> Option<Error> {
         match self {
             Self::Session(error) => Some(*error),
+            _ => None,
+        }
+    }
+}
+
+impl StructureError for BlockError {
+    fn of_session(&self) -> Option<Error> {
+        match self {
+            Self::Session(error) | Self::NoRoom { reason: error, .. } => Some(*error),
             _ => None,
         }
     }

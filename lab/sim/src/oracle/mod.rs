@@ -291,6 +291,11 @@ impl Oracle {
         self.note(failure);
     }
 
+    /// Records that an operation that has begun may be executed only if another one is, `before`.
+    pub fn linked(&mut self, session: SessionId, id: u64, before: u64) {
+        self.operations.linked(session, id, before);
+    }
+
     /// Records how an operation ended, as a client library reports it.
     pub fn ended(&mut self, now: Nanos, session: SessionId, id: u64, result: Result<&[u8], Error>) {
         let failure = self.operations.ended(now, session, id, result);

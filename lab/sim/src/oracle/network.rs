@@ -251,9 +251,11 @@ impl Oracle {
             return self.fail(Promise::Truth, now, what);
         };
         let Some(body) = asked.body else { return };
+        let overtook = asked.overtook(&reply.body, node_now).filter(|_| !hostile);
         if let Some(told) = model.shares.answered(tenant, &asked, &reply.body, node_now) {
             model.taken_back(&told, node_now);
         }
+        overtook.into_iter().for_each(|by| self.overtaken(by, session, now));
         self.check_freed(session, &asked, &reply.body, (now, node_now));
         let Some(model) = &mut self.nodes[node] else { return };
         match (body, reply.body) {
@@ -403,6 +405,10 @@ impl Oracle {
         }
     }
 
+    fn overtaken(&mut self, by: SessionId, session: SessionId, now: Nanos) {
+        self.fail(Promise::Progress, now, format!("session {by} overtook session {session}"));
+    }
+
     /// Checks a grant that leaves a node.
     fn granted(
         &mut self,
@@ -415,27 +421,22 @@ impl Oracle {
         let Session { node, tenant, .. } = self.sessions[session];
         let barred = self.was_barred_since(session, granted.permission.start);
         let Some(model) = &mut self.nodes[node] else { return };
-        let (rights, sharing, overtaken) = match asked.body {
+        let (rights, sharing) = match asked.body {
             Some(RequestBody::Grant(GrantRequest::Allocate(Allocate { rights, sharing, .. }))) => {
-                (rights, sharing, None)
+                (rights, sharing)
             }
-            Some(RequestBody::Grant(GrantRequest::AllocateChunk)) => {
-                (Rights::all(), Sharing::Exclusive, None)
-            }
+            Some(RequestBody::Grant(GrantRequest::AllocateChunk)) => (Rights::all(), Sharing::Exclusive),
             Some(RequestBody::Grant(GrantRequest::Acquire(Acquire { rights, sharing, .. }))) => {
                 let bytes = granted.address().0..granted.address().0 + granted.length;
                 let object = granted.object.address.0;
-                (rights, sharing, model.requests.overtaken(object, &bytes, (asked.at, node_now), sharing))
+                model.requests.note_overtaken((object, &bytes), (asked.at, node_now), (session, sharing));
+                (rights, sharing)
             }
             _ => return,
         };
         for stray in model.granted(granted, (session, tenant, barred), (rights, sharing), node_now) {
             let what = format!("session {session} was granted {:?}: {}", granted.permission, stray.why);
             self.fail(stray.promise, now, what);
-        }
-        if let Some(other) = overtaken.filter(|&other| !self.sessions[other].hostile) {
-            let what = format!("session {session} overtook session {other} at {}", granted.object);
-            self.fail(Promise::Progress, now, what);
         }
         self.check_asked(session, asked, granted, now);
         self.check_reference(session, asked, granted, (now, node_now));

@@ -19,6 +19,8 @@ struct Entry {
     intended: Option<WireRequest>,
     /// The operation's place in the order in which all operations were begun.
     place: u64,
+    /// The operation without which this one must not be executed.
+    behind: Option<u64>,
     executed: u32,
     /// The results of each execution of a read or an atomic. A read may be posted again while its first packet is still
     /// on its way; both answers are correct.
@@ -58,13 +60,28 @@ impl OperationChecker {
     ) -> Option<Failure> {
         self.begun += 1;
         let place = self.begun;
-        let entry =
-            Entry { kind, intended, place, executed: 0, brought: Vec::new(), settled: false, ended: false };
+        let entry = Entry {
+            kind,
+            intended,
+            place,
+            behind: None,
+            executed: 0,
+            brought: Vec::new(),
+            settled: false,
+            ended: false,
+        };
         match self.entries.insert((session, id), entry) {
             Some(Entry { ended: false, .. }) => {
                 wrong(now, format!("operation {id:#x} of session {session} began twice"))
             }
             _ => None,
+        }
+    }
+
+    /// Records that an operation that has begun may be executed only if another one is, `before`.
+    pub fn linked(&mut self, session: SessionId, id: u64, before: u64) {
+        if let Some(entry) = self.entries.get_mut(&(session, id)) {
+            entry.behind = Some(before);
         }
     }
 
@@ -86,6 +103,17 @@ impl OperationChecker {
             return wrong(
                 now,
                 format!("operation {id:#x} of session {session} was executed again after its end"),
+            );
+        }
+        let behind = self.entries.get(&(session, id))?.behind;
+        // An operation that is over was executed.
+        let is_missing = |before| self.entries.get(&(session, before)).is_some_and(|it| it.executed == 0);
+        if let Some(before) = behind.filter(|&before| is_missing(before)) {
+            return wrong(
+                now,
+                format!(
+                    "operation {id:#x} of session {session} was executed, and {before:#x} before it was not"
+                ),
             );
         }
         let entry = self.entries.get_mut(&(session, id))?;

@@ -43,13 +43,24 @@ pub(super) struct Asked {
     pub stood_still: Lifetime,
     /// Time by which the answer must have left.
     due: Moment,
+    /// The session whose grant may have overtaken the request, and the time at which the grant left.
+    overtaken: Option<(SessionId, Moment)>,
 }
 
 impl Asked {
     /// Creates a request whose answer may take its time.
     #[cfg(test)]
     pub fn new(body: Option<RequestBody>, at: Moment) -> Self {
-        Self { body, at, stood_still: Lifetime(0), due: at.after(SLACK) }
+        Self { body, at, stood_still: Lifetime(0), due: at.after(SLACK), overtaken: None }
+    }
+
+    /// Returns the session whose grant has overtaken the request, which is answered now. A request that the node could not
+    /// grant for want of room, and whose refusal only left later than the grant, was overtaken by none.
+    pub fn overtook(&self, reply: &ReplyBody, now: Moment) -> Option<SessionId> {
+        let (by, at) = self.overtaken?;
+        let had_no_room = matches!(reply, ReplyBody::Refused(refusal) if *refusal != Refusal::Conflict);
+        let is_late = at.after(ANSWER_ON_ITS_WAY).after(self.stood_still) < now;
+        (!had_no_room || is_late).then_some(by)
     }
 
     fn allocates(&self) -> bool {
@@ -117,7 +128,8 @@ impl Requests {
         now: Moment,
     ) {
         let still = self.still_until.since(now);
-        let asked = Asked { body, at: now, stood_still: still, due: now.after(wait).after(still) };
+        let due = now.after(wait).after(still);
+        let asked = Asked { body, at: now, stood_still: still, due, overtaken: None };
         self.asked.entry(number).or_default().push_back(asked);
     }
 
@@ -165,25 +177,26 @@ impl Requests {
         self.asked.values().flatten().any(wants)
     }
 
-    /// Returns the session that a grant overtook: it requested these bytes of the object at `address` well before
-    /// `at`, cannot share them with `by`, and still waits. Sessions whose time is over do not count: their refusals
-    /// and the grant are posted in one turn, and leave in any order.
-    pub fn overtaken(
-        &self,
-        address: u64,
-        bytes: &Range<u64>,
+    /// Notes that a grant to the session `by` may have overtaken those who requested these bytes of the object at `address`
+    /// well before `at`, cannot share them, and still wait. Requests whose time is over do not count: their refusals and
+    /// the grant are posted in one turn, and leave in any order.
+    pub fn note_overtaken(
+        &mut self,
+        (address, bytes): (u64, &Range<u64>),
         (at, now): (Moment, Moment),
-        by: Sharing,
-    ) -> Option<SessionId> {
+        (by, sharing_of_grant): (SessionId, Sharing),
+    ) {
         let waits = |asked: &Asked| {
             wanted_of(asked.body.as_ref(), address).is_some_and(|(wanted, sharing)| {
-                let beside = by == Sharing::Shared && sharing == Sharing::Shared;
+                let beside = sharing_of_grant == Sharing::Shared && sharing == Sharing::Shared;
                 // The request's time goes on while the node stands still, and jumps with the node's clock.
                 let may_wait = now.after(SLACK).after(asked.stood_still) < asked.due;
                 !beside && may_wait && overlaps(&wanted, bytes) && asked.at.after(ANSWER_ON_ITS_WAY) < at
             })
         };
-        self.asked.iter().filter(|(_, queue)| queue.iter().any(waits)).map(|(key, _)| key.0).min()
+        for asked in self.asked.values_mut().flatten().filter(|asked| asked.overtaken.is_none()) {
+            asked.overtaken = waits(asked).then_some((by, now));
+        }
     }
 
     /// Returns a request whose answer is overdue.

@@ -26,7 +26,7 @@ const SEEDS_OF_UDP: u64 = 300;
 const SEEDS_OF_STRUCTURES: u64 = 80;
 
 fn is_of_a_structure(fault: Mistake) -> bool {
-    [&Mistake::OF_RACES[..], &Mistake::OF_QUEUES, &Mistake::OF_CLAIMS]
+    [&Mistake::OF_RACES[..], &Mistake::OF_QUEUES, &Mistake::OF_CLAIMS, &Mistake::OF_BLOCKS]
         .iter()
         .any(|faults| faults.contains(&fault))
 }
@@ -62,6 +62,7 @@ fn plan_for(fault: Mistake, seed: u64) -> Plan {
             let programs = match fault {
                 _ if Mistake::OF_QUEUES.contains(&fault) => Programs::Queues,
                 _ if Mistake::OF_CLAIMS.contains(&fault) => Programs::Claims,
+                _ if Mistake::OF_BLOCKS.contains(&fault) => Programs::Blocks,
                 _ => Programs::Tables,
             };
             Plan { faults, ..drawn }.with(programs)
@@ -133,7 +134,7 @@ macro_rules! faults {
         #[test]
         fn every_fault_has_its_test() {
             let faults = Mistake::ALL.iter().chain(&Mistake::OF_RACES).chain(&Mistake::OF_QUEUES).chain(&Mistake::OF_CLAIMS).chain(&Mistake::OF_CHUNKS);
-            let faults = faults.chain(&Mistake::OF_UDP).chain(&Mistake::OF_LIMITS);
+            let faults = faults.chain(&Mistake::OF_UDP).chain(&Mistake::OF_LIMITS).chain(&Mistake::OF_BLOCKS);
             let missing: Vec<_> = faults.filter(|fault| ![$(Mistake::$fault),*].contains(fault)).collect();
             assert!(missing.is_empty(), "no test plants {missing:?}");
         }
@@ -148,6 +149,7 @@ faults! {
     handover_across_tenants: HandoverAcrossTenants by Access | Scrub;
     start_not_checked: StartNotChecked by Service | Truth | Reuse | Exclusion;
     executed_replayed: ExecutedReplayed by Truth;
+    link_forgotten: LinkForgotten by Truth;
     birth_not_compared: BirthNotCompared by Reference | Service;
     word_trusted_over_unbind: WordTrustedOverUnbind by Access | Reuse | Freed;
     scrub_skipped: ScrubSkipped by Scrub;
@@ -195,6 +197,8 @@ faults! {
     closed_not_compared: ClosedNotCompared by Order;
     claim_not_compared: ClaimNotCompared by Order;
     lapsed_not_delivered: LapsedNotDelivered by Order | Progress;
+    block_lease_not_taken: BlockLeaseNotTaken by Order;
+    block_kept_before_written: BlockKeptBeforeWritten by Order;
     segment_goes_with_claims: SegmentGoesWithClaims by Order;
     chunk_not_zeroed: ChunkNotZeroed by Scrub;
     chunk_stays_bound: ChunkStaysBound by Access | Service | Isolation;
