@@ -1,6 +1,7 @@
 //! The caller's memory, to which Python's buffer protocol gives access.
 
 use crate::failure::bad_argument;
+use portcullis_foreign::LentBytes;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -56,6 +57,31 @@ impl CallerBuffer {
         let inside = at <= self.len() && length <= self.len() - at;
         assert!(inside, "{length} bytes at {at} reach outside a buffer of {}", self.len());
         self.raw.buf_ptr().cast::<u8>().wrapping_add(at)
+    }
+
+    /// Lends the bytes to the threads of a store. The caller keeps this value until the operation has ended. A
+    /// program that changes the bytes meanwhile, or uses them while they are read into, breaks the rule that the
+    /// documentation of the package's `BlockStore` states.
+    pub(crate) fn lend(&self) -> LentBytes {
+        let address = if self.len() == 0 { std::ptr::dangling_mut() } else { self.place(0, self.len()) };
+        // SAFETY: the exporter keeps the bytes where they are until `raw` is dropped, which the caller leaves until the
+        // operation has ended. That nothing else writes them is the program's part.
+        unsafe { LentBytes::new(address, self.len()) }
+    }
+
+    /// Checks that no byte belongs to two of these buffers.
+    pub(crate) fn check_apart(py: Python<'_>, buffers: &[Self]) -> PyResult<()> {
+        let mut spans: Vec<_> = buffers.iter().filter(|buffer| buffer.len() > 0).map(Self::span).collect();
+        spans.sort_unstable();
+        if spans.windows(2).all(|pair| pair[0].1 <= pair[1].0) {
+            return Ok(());
+        }
+        Err(bad_argument(py, "two of the buffers have bytes in common: each block needs bytes of its own"))
+    }
+
+    fn span(&self) -> (usize, usize) {
+        let first = self.raw.buf_ptr().addr();
+        (first, first + self.len())
     }
 
     /// Copies bytes into the caller's memory, from `at` on.

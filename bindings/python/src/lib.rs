@@ -11,6 +11,7 @@
 mod arena;
 mod arguments;
 mod batch;
+mod blocks;
 mod buffer;
 mod core;
 mod driven;
@@ -36,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DELIVERIES_MAX", ClaimId::DELIVERIES_MAX.end())?;
     module.add_class::<arena::ArenaBuffer>()?;
     module.add_class::<batch::Batch>()?;
+    module.add_class::<blocks::BlockStore>()?;
     module.add_class::<node::Node>()?;
     module.add_class::<object::ObjectRef>()?;
     module.add_class::<permission::Keeper>()?;

@@ -62,7 +62,7 @@ pub(crate) fn acquire_ask(
 
 /// Returns how this client proves its identity to nodes of other machines: by `tenant-NAME.pem` in a folder that
 /// `portcullis certificates` has made.
-fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult<ClientSecurity> {
+pub(crate) fn security(py: Python<'_>, certificates: Option<(PathBuf, String)>) -> PyResult<ClientSecurity> {
     let Some((folder, tenant)) = certificates else { return Ok(ClientSecurity::Plain { anywhere: false }) };
     let certificate = folder.join(format!("tenant-{tenant}.pem"));
     let key = folder.join(format!("tenant-{tenant}-key.pem"));

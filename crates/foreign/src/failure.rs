@@ -3,6 +3,8 @@
 use crate::CudaError;
 use portcullis::host::HostError;
 use portcullis::{ConnectError, Error};
+use portcullis_blocks::BlockError;
+use portcullis_blocks::spread_store::SpreadError;
 use portcullis_errors::{Coded, ErrorCode, Fault};
 use portcullis_structures::queue::QueueError;
 use portcullis_structures::table::TableError;
@@ -169,6 +171,25 @@ impl From<ConnectError> for Failure {
 impl From<HostError> for Failure {
     fn from(error: HostError) -> Self {
         Self::new(&error, error.is_retryable())
+    }
+}
+
+impl From<BlockError> for Failure {
+    fn from(error: BlockError) -> Self {
+        let is_retryable = match error {
+            BlockError::Session(error) | BlockError::Table(TableError::Session(error)) => {
+                error.is_retryable()
+            }
+            BlockError::Busy | BlockError::TooFewNodes | BlockError::Silent => true,
+            _ => false,
+        };
+        Self::new(&error, is_retryable)
+    }
+}
+
+impl From<SpreadError> for Failure {
+    fn from(error: SpreadError) -> Self {
+        Self::new(&error, matches!(error, SpreadError::Unreachable { .. } | SpreadError::NoneBelow(_)))
     }
 }
 

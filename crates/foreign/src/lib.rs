@@ -9,6 +9,7 @@
 //! - [`Attached`]: a session with the operations that were begun on it and not waited for, each with the caller's tag.
 //! - [`Driven`]: a table or a queue with the session and the pipeline that drive it, as one value.
 //! - [`TableAsk`], [`QueueAsk`]: operations that are begun on such a value and not waited for.
+//! - [`Blocks`]: a store of blocks on several nodes, with operations that are begun and ends that are taken.
 //! - [`CudaDriver`]: registers a session's arena with CUDA, so that GPUs copy from and to it.
 //! - [`LocalNode`]: a node inside the program, for tests.
 //!
@@ -16,6 +17,7 @@
 
 mod asks;
 mod attached;
+mod blocks;
 mod cuda;
 mod driven;
 mod exclusive_cell;
@@ -25,6 +27,7 @@ mod operations;
 
 pub use asks::{QueueAsk, QueueDone, Structure, StructureAsk, Surroundings, TableAsk, TableDone, When};
 pub use attached::Attached;
+pub use blocks::{Blocks, BlocksEnd, LentBytes};
 pub use cuda::{CudaDriver, CudaError, WantedCuda};
 pub use driven::{Driven, StructureAddress};
 pub use exclusive_cell::{Entered, ExclusiveCell};

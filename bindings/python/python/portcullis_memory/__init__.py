@@ -19,6 +19,7 @@ b'hello, remote memory'
   memory that is read into and written from in place.
 - Table, Queue: a mapping and a queue that many programs share. Claim: an entry of a queue that is delivered again
   unless it is acknowledged.
+- BlockStore: immutable blocks under keys that determine them, on several nodes.
 - Error: the base class of all exceptions.
 
 Times are in seconds. Sizes are in bytes, or texts such as "64MiB". Bytes can be read into or written from any buffer:
@@ -28,6 +29,7 @@ bytes, bytearray, memoryview, array.array, mmap, numpy arrays.
 from __future__ import annotations
 
 from portcullis_memory._native import ArenaBuffer, Batch, Keeper, ObjectRef, Permission, View, __version__
+from portcullis_memory.blocks import BlockStore, ListedBlock, NodeStatus, PutResult
 from portcullis_memory.claims import Claim
 from portcullis_memory.errors import (
     BarredError,
@@ -54,6 +56,7 @@ __all__ = [
     "ArenaBuffer",
     "BarredError",
     "Batch",
+    "BlockStore",
     "CallerError",
     "Claim",
     "ConflictError",
@@ -63,15 +66,18 @@ __all__ = [
     "ExpiredError",
     "Keeper",
     "LibraryError",
+    "ListedBlock",
     "MachineError",
     "Node",
     "NodeError",
     "NodeGoneError",
+    "NodeStatus",
     "ObjectGoneError",
     "ObjectRef",
     "PausedError",
     "PeerError",
     "Permission",
+    "PutResult",
     "Queue",
     "QuotaError",
     "RevokedError",
