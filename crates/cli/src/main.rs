@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
+mod blocks;
 mod certificates;
 mod doctor;
 #[cfg(test)]
@@ -32,7 +33,8 @@ Examples:
   portcullis serve --memory 1GiB --listen shm:/run/portcullis.sock
   portcullis admin --node /run/portcullis.admin list   # bars and pauses
   portcullis kv --help                  # a table of keys in a node's memory
-  portcullis memcached --help           # the same for memcached's clients
+  portcullis blocks --help              # files as blocks on several nodes
+  portcullis memcached --help           # tables for clients of memcached
   portcullis far -- sort big.txt        # with most of its memory on a node
   portcullis doctor                     # the guarantees that your device keeps
   portcullis certificates --help        # an authority for nodes elsewhere
@@ -48,6 +50,8 @@ enum Command {
     Admin(admin::AdminCommandOptions),
     /// Keep keys and values in a table in a node's memory.
     Kv(Box<kv::KvOptions>),
+    /// Keep files as immutable blocks on several nodes.
+    Blocks(Box<blocks::BlocksOptions>),
     /// Serve clients of memcached, with the items in a node's memory.
     Memcached(Box<memcached::MemcachedOptions>),
     /// Run a program with most of its memory on a node.
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Serve(_) => serve::run(matches.subcommand_matches("serve").unwrap_or(&matches)),
         Command::Admin(options) => admin::run(&options),
         Command::Kv(options) => kv::run(&options),
+        Command::Blocks(options) => blocks::run(&options),
         Command::Memcached(options) => memcached::run(&options),
         Command::Far(options) => far::run(*options),
         Command::Doctor(options) => doctor::run(&options),

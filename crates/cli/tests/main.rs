@@ -1,5 +1,6 @@
 //! Tests of the program `portcullis`, with one module for each subject. They are one program, so that their dependencies are linked once.
 
+mod blocks;
 mod certificates;
 #[cfg(feature = "etcd")]
 mod directory;
