@@ -16,7 +16,7 @@ MUTANTS_SHARD ?= 0/4
 LAB = portcullis-lab portcullis-models portcullis-sim
 PRODUCT = test --workspace $(LAB:%=--exclude %) --locked --no-fail-fast
 # The simulator has the mistakes that its tests plant. No program and no binding that is tested has any.
-PLANTED = portcullis-sim/planted,portcullis-structures/planted,portcullis-directory/planted
+PLANTED = portcullis-sim/planted,portcullis-structures/planted,portcullis-blocks/planted,portcullis-directory/planted
 SIMULATOR = test --workspace --features portcullis-sim/planted --test simulator --locked --no-fail-fast
 help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
@@ -88,6 +88,7 @@ planted: setup
 	$(CARGO) clippy --workspace --all-targets --features $(PLANTED) --locked -- -D warnings
 	PORTCULLIS_TESTS=all $(CARGO) test --workspace --features portcullis-structures/planted --test structures --locked --no-fail-fast
 	$(CARGO) test -p portcullis-directory --features planted --lib --locked --no-fail-fast
+	$(CARGO) test -p portcullis-blocks --features planted --test promises planted --locked --no-fail-fast
 
 doctests: setup
 	$(CARGO) test --workspace --doc --locked --no-fail-fast
