@@ -154,8 +154,9 @@ fn a_handle_tells_how_far_its_own_split_has_come_and_another_tells_of_none() {
 #[test]
 fn more_blocks_of_one_extent_are_read_and_replaced_than_an_object_has_holders() {
     let node = node(Mechanism::MemoryWindow);
-    // Permissions live for longer than the test reads: none of them ends by itself to make room.
-    let options = TableOptions { lease: Lifetime::seconds(1), ..small(Grain::Block) };
+    // Permissions live for longer than the test reads, also on an emulated NIC, where a round trip takes up to 80 ms beside
+    // other work: none of them ends by itself to make room, and no split has to be begun again.
+    let options = TableOptions { lease: LONG, ..small(Grain::Block) };
     let one = User::create(&node, TENANT, &options);
     let two = User::open(&node, TENANT, one.table.head(), Access::Write);
     let keys: Vec<String> = (0..2_000).map(|number| format!("key {number}")).collect();
