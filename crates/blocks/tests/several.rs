@@ -247,6 +247,29 @@ fn a_node_that_stands_still_holds_up_an_operation_for_its_limit_only() {
 }
 
 #[test]
+fn a_node_that_has_freed_its_memory_since_its_last_client_left_gets_its_blocks_back() {
+    let cluster = Cluster::new(3);
+    let mut options = options(2);
+    options.session.within = Lifetime::millis(500);
+    let store = SpreadStore::open(NodeSource::Addresses(cluster.addresses()), options).expect("a store");
+    put(&store, 0..30);
+    for node in 0..3 {
+        // The client gives its session up, and was the last one of the tenant on this node.
+        cluster.host(node).hold_turns(true);
+        assert_eq!(get(&store, 0..30), [true; 30], "node {node} stands still");
+        until("the node counts as lost", || {
+            get(&store, 0..30);
+            reached(&store) == 2
+        });
+        cluster.host(node).hold_turns(false);
+        until("the node is reached again", || reached(&store) == 3);
+        assert_eq!(get(&store, 0..30), [true; 30], "node {node} is back");
+        store.settle();
+        assert!((0..30).all(|number| copies_of(&store, number) == 2), "a copy is missing on node {node}");
+    }
+}
+
+#[test]
 fn threads_read_and_write_while_nodes_stop_and_start() {
     const BLOCKS: u32 = 60;
     let mut cluster = Cluster::new(3);

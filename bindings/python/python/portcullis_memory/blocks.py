@@ -78,7 +78,8 @@ class BlockStore(_native.BlockStore):
     - arena: memory for the transfers of each node.
     - tenant, certificates: as of connect, for nodes on other machines.
     - within: seconds after which an operation goes on with another node if one makes no progress.
-    - young_for: seconds for which blocks are copied to a node that has joined or was started anew.
+    - young_for: seconds for which blocks are copied to a node that has joined, was started anew, or has freed its blocks
+      since no client was left.
 
     Any thread may use a store. A child of fork opens its own. **A buffer must not be changed before its put has ended,
     and not be used before its get has ended**: the threads of the store use it, without Python's lock.

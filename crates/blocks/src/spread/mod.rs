@@ -83,8 +83,8 @@ impl Nodes {
         self.near[node] = is_near;
     }
 
-    /// Notes whether a node has joined or started anew after the oldest block that gets should find was stored. Such
-    /// a node may have moved copies down by one rank, and lacks copies that it should have.
+    /// Notes whether a node has joined, or has lost its blocks, after the oldest block that gets should find was stored.
+    /// Such a node may have moved copies down by one rank, and lacks copies that it should have.
     ///
     /// # Panics
     /// There is no such node.

@@ -47,8 +47,8 @@ pub(super) struct Link {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     is_near: AtomicBool,
-    /// When the node was started, as far as it is known.
-    started: Mutex<Option<Instant>>,
+    /// When the node's store was made, as far as it is known.
+    made: Mutex<Option<Instant>>,
     counters: Mutex<Counters>,
 }
 
@@ -62,7 +62,7 @@ impl Link {
             inbox: Mutex::new(Inbox { state, asks: VecDeque::new() }),
             arrived: Condvar::new(),
             is_near: AtomicBool::new(false),
-            started: Mutex::default(),
+            made: Mutex::default(),
             counters: Mutex::default(),
         }
     }
@@ -94,9 +94,9 @@ impl Link {
         self.is_near.load(Ordering::Relaxed)
     }
 
-    /// Returns when the node was started. `None`: it is not known.
-    pub fn started(&self) -> Option<Instant> {
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns when the node's store was made. `None`: it is not known.
+    pub fn made(&self) -> Option<Instant> {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn counters(&self) -> Counters {
@@ -128,9 +128,9 @@ impl Link {
     }
 
     /// Notes that the worker reaches the node.
-    pub fn open(&self, is_near: bool, node_age: Option<Lifetime>) {
-        let started = node_age.and_then(|age| Instant::now().checked_sub(age.into()));
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = started;
+    pub fn open(&self, is_near: bool, age: Lifetime) {
+        let made = Instant::now().checked_sub(age.into());
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = made;
         self.is_near.store(is_near, Ordering::Relaxed);
         let mut inbox = self.inbox();
         if inbox.state != LinkState::Closed {

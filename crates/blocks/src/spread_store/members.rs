@@ -21,9 +21,8 @@ const WATCHED_FOR: Duration = Duration::from_millis(200);
 /// Interval between two attempts to reach a directory that is away.
 const DIRECTORY_TRIED_EVERY: Duration = Duration::from_secs(1);
 
-/// Nodes that were started within this time of the oldest one count as started together, if the handle was opened
-/// later.
-const STARTED_TOGETHER: Duration = Duration::from_secs(60);
+/// Stores that were made within this time of the oldest one count as made together, if the handle was opened later.
+const MADE_TOGETHER: Duration = Duration::from_secs(60);
 
 /// The weight of a node that has not said how much memory it lends: that of a node with 1 GiB.
 const UNKNOWN_WEIGHT: u32 = 1_024;
@@ -131,7 +130,8 @@ struct Shared {
     /// Notified when the handle is closed, and when no operation is under way.
     changed: Condvar,
     options: SpreadOptions,
-    opened: Instant,
+    /// When each node had been tried once.
+    opened: Mutex<Instant>,
 }
 
 /// The nodes of a store.
@@ -150,7 +150,7 @@ impl Members {
             state: Mutex::default(),
             changed: Condvar::new(),
             options,
-            opened: Instant::now(),
+            opened: Mutex::new(Instant::now()),
         });
         // If this fails, the workers that have begun end with it.
         let members = Self { shared: Arc::clone(&shared), watcher: Mutex::default() };
@@ -178,6 +178,7 @@ impl Members {
         drop(first);
         // Each worker sends once, or ends.
         tried.iter().take(count).for_each(drop);
+        *shared.opened.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let lost: Vec<_> = shared.state().members.values().filter_map(|member| lost(&member.link)).collect();
         if let Some((_, first)) = lost.first().filter(|_| lost.len() == count) {
             let code = first.code;
@@ -234,16 +235,16 @@ impl Members {
 struct Ages {
     now: Instant,
     lately: Duration,
-    /// Nodes that were started after this were started after the others.
+    /// Stores that were made after this were made after the others.
     after: Option<Instant>,
 }
 
 impl Ages {
     fn is_young(&self, member: &Member) -> bool {
         let is_late = |at: &Instant| self.now.duration_since(*at) < self.lately;
-        let started_later = |at: &Instant| self.after.is_some_and(|after| *at > after);
+        let is_later = |at: &Instant| self.after.is_some_and(|after| *at > after);
         member.joined.as_ref().is_some_and(is_late)
-            || member.link.started().as_ref().is_some_and(|at| is_late(at) && started_later(at))
+            || member.link.made().as_ref().is_some_and(|at| is_late(at) && is_later(at))
     }
 }
 
@@ -267,8 +268,9 @@ impl Shared {
     }
 
     fn ages(&self, state: &State) -> Ages {
-        let oldest = state.members.values().filter_map(|member| member.link.started()).min();
-        let after = oldest.map(|oldest| (oldest + STARTED_TOGETHER).min(self.opened.max(oldest)));
+        let oldest = state.members.values().filter_map(|member| member.link.made()).min();
+        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = oldest.map(|oldest| (oldest + MADE_TOGETHER).min(opened.max(oldest)));
         Ages { now: Instant::now(), lately: self.options.young_for, after }
     }
 

@@ -32,8 +32,8 @@ pub struct SpreadOptions {
     /// operation. [`SessionOptions::arena_bytes`], at least 4 MiB, is the memory for transfers with each node. More
     /// of it allows more operations at a time: one for each 2 MiB above the first 2 MiB, up to 16.
     pub session: SessionOptions,
-    /// Time for which a node is young after it has joined or was started anew: gets look for blocks that were stored
-    /// before one rank further, and copy blocks to it that it should have.
+    /// Time for which a node is young after it has joined, was started anew, or has freed its blocks since no client was
+    /// left: gets look for blocks that were stored before one rank further, and copy blocks to it that it should have.
     pub young_for: Duration,
     /// Interval between two attempts to reach a lost node.
     pub retried_every: Duration,

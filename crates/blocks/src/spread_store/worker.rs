@@ -80,7 +80,7 @@ fn serve(link: &Link, options: &SpreadOptions, first: &mut Option<Sender<()>>) {
         Ok(opened) => opened,
         Err(error) => return link.lose(Reason::of(&error)),
     };
-    link.open(is_near, store.node_age());
+    link.open(is_near, store.age());
     tried(first.take());
     let before = link.counters();
     let mut serving = Serving { link, pipeline: &pipeline, store: &store, before, is_over: false };

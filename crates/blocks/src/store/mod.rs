@@ -56,7 +56,7 @@ pub struct Store<E: VerbsEndpoint = SessionEndpoint, C: Clock = ProcessClock> {
     options: StoreOptions,
     read_lifetime: Lifetime,
     write_lifetime: Lifetime,
-    node_age: Option<Lifetime>,
+    age: Lifetime,
     held: RefCell<HeldBlocks>,
     recency: RefCell<Recency>,
     counters: Cell<Counters>,
@@ -104,7 +104,7 @@ impl<E: VerbsEndpoint, C: Clock> Store<E, C> {
         name: DirectoryName,
         options: &StoreOptions,
     ) -> Result<Self, BlockError> {
-        let Granted { longest, node_age } = tried_grant(pipeline, options).await?;
+        let longest = tried_grant(pipeline, options).await?;
         let table_options = TableOptions {
             seed: options.seed,
             lease: options.table_lease,
@@ -117,11 +117,11 @@ impl<E: VerbsEndpoint, C: Clock> Store<E, C> {
         table.let_caller_make_room();
         Ok(Self {
             pipeline: Rc::clone(pipeline),
+            age: table.age().await?,
             table,
             options: *options,
             read_lifetime: READ_LIFETIME.min(longest),
             write_lifetime: WRITE_LIFETIME.min(longest),
-            node_age,
             held: RefCell::default(),
             recency: RefCell::default(),
             counters: Cell::default(),
@@ -143,11 +143,11 @@ impl<E: VerbsEndpoint, C: Clock> Store<E, C> {
         Ok(self.table.close().await?)
     }
 
-    /// Returns the time for which the node had run when the store was opened, or a little less. `None`: the node had no
-    /// room for an object, and did not say.
+    /// Returns the age that the store had when this handle was opened. A store has none of the blocks that were put on its
+    /// node before: the node was started anew, or has freed its memory since no client was left.
     #[must_use]
-    pub fn node_age(&self) -> Option<Lifetime> {
-        self.node_age
+    pub fn age(&self) -> Lifetime {
+        self.age
     }
 
     /// Counts of what became of the keys of this handle's operations.
@@ -265,31 +265,23 @@ fn end_of_session<'e>(errors: impl IntoIterator<Item = &'e Error>) -> Result<(),
     errors.into_iter().find(ends).map_or(Ok(()), |error| Err(BlockError::Session(*error)))
 }
 
-/// The grant of a node for an object of eight bytes.
-struct Granted {
-    /// The longest lifetime that the node allows, if it is less than the store's longest.
-    longest: Lifetime,
-    /// The time for which the node has run.
-    node_age: Option<Lifetime>,
-}
-
-/// Checks with an object of its own that the node allows the lease and the keep.
+/// Checks with an object of its own that the node allows the lease and the keep. Returns the longest lifetime that the node
+/// allows, if it is less than the store's longest.
 async fn tried_grant<E: VerbsEndpoint, C: Clock>(
     pipeline: &Pipeline<E, C>,
     options: &StoreOptions,
-) -> Result<Granted, BlockError> {
+) -> Result<Lifetime, BlockError> {
     let mut lifetime = options.lease.max(WRITE_LIFETIME);
     loop {
         let ask = Allocate { keep: options.keep, ..Allocate::bytes(8).lifetime(lifetime) };
         match pipeline.allocate(ask).await {
             Ok(permission) => {
-                let node_age = Some(Lifetime(permission.id().start.0));
                 // If this fails, the object ends with its permission, or is one of eight bytes.
                 let _ = pipeline.revoke(permission, true).await;
-                return Ok(Granted { longest: lifetime, node_age });
+                return Ok(lifetime);
             }
             // The node has checked the rest before.
-            Err(error) if is_no_room(&error) => return Ok(Granted { longest: lifetime, node_age: None }),
+            Err(error) if is_no_room(&error) => return Ok(lifetime),
             Err(Error::Refused(Refusal::LifetimeTooLong { longest }))
                 if longest >= options.lease && longest < lifetime =>
             {

@@ -77,7 +77,8 @@ impl<E: VerbsEndpoint, C: Clock> Head<E, C> {
         self.leases.fresh(Part::Head).map(|permission| self.node_time_under(&permission))
     }
 
-    fn node_time_under(&self, permission: &BarePermission) -> Moment {
+    /// Returns [`Head::node_time`] from a permission over the head.
+    pub fn node_time_under(&self, permission: &BarePermission) -> Moment {
         let since = self.pipeline.now().since(permission.lease().started_after());
         permission.id().start.after(since)
     }

@@ -87,12 +87,13 @@ use blocks::Blocks;
 use changes::Changes;
 use head::Head;
 use index::Index;
-use leases::{Leases, Part};
+use leases::{Leased, Leases, Part};
 use portcullis::{
-    Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, ObjectRef, Rights, TenantName,
+    Allocate, ChunkTerms, Clock, DirectoryName, Effect, Lifetime, Moment, ObjectRef, Rights, TenantName,
     VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
+use shape::{FIRST_WORDS_BYTES, MADE_AT};
 use splits::Splits;
 use std::cell::Cell;
 use std::fmt;
@@ -157,7 +158,7 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
             table.leases.keep(Part::Head, &head);
             pipeline.zero(&head, options.head_bytes()).await?;
             table.index.make_root().await?;
-            pipeline.write(&head, options.entry_at(0), &Entry::new(0, 0).0.to_le_bytes()).await?;
+            pipeline.write(&head, MADE_AT, &first_words(table.head.node_time_under(&head))).await?;
             // The options make the object a table: they are written last.
             pipeline.write(&head, 0, &options.to_bytes(seed)).await?;
             table.head.keep_part(head.object()).await?;
@@ -282,6 +283,19 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
         self.head.object()
     }
 
+    /// Returns the time since the table was made, or a little more. If a table was made by a version that did not write
+    /// this down, returns the time since the node was started.
+    ///
+    /// # Errors
+    /// The table is gone, or the node is gone or refuses.
+    pub async fn age(&self) -> Result<Lifetime, TableError> {
+        let operation = async {
+            let made = Moment(self.head.word(MADE_AT).await?);
+            Ok(self.head.node_time().await?.since(made))
+        };
+        self.pipeline.limited(("a look at the age of a table", Effect::Nothing), operation).await
+    }
+
     /// Returns a split that this handle carries out at this moment. A test of a client's death in the middle of a split
     /// learns from this when that moment has come.
     #[must_use]
@@ -300,4 +314,12 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
     pub fn lease(&self) -> Lifetime {
         self.options.lease
     }
+}
+
+/// Encodes the words of a new table's head from the time at which it is made to the first entry of its directory.
+fn first_words(made: Moment) -> [u8; FIRST_WORDS_BYTES] {
+    let mut words = [0; FIRST_WORDS_BYTES];
+    words[..8].copy_from_slice(&made.0.to_le_bytes());
+    words[FIRST_WORDS_BYTES - 8..].copy_from_slice(&Entry::new(0, 0).0.to_le_bytes());
+    words
 }

@@ -119,7 +119,12 @@ pub(super) const SUBTABLES_AT: u64 = 72;
 pub(super) const EXTENTS_AT: u64 = 80;
 /// Offset in the head of the number of extents that were given back, or made in the place of such ones.
 pub(super) const CHANGES_AT: u64 = 88;
+/// Offset in the head of the time on the node's clock at which the table was made. 0: the client that made the table did not
+/// write that.
+pub(super) const MADE_AT: u64 = 96;
 const DIRECTORY_AT: u64 = 128;
+/// Number of bytes from [`MADE_AT`] to the end of the directory's first entry.
+pub(super) const FIRST_WORDS_BYTES: usize = (DIRECTORY_AT + WORD - MADE_AT) as usize;
 
 impl TableOptions {
     /// Number of bytes of the head that hold the options.
