@@ -93,7 +93,7 @@ use portcullis::{
     VerbsEndpoint,
 };
 use portcullis::{ProcessClock, SessionEndpoint};
-use shape::{FIRST_WORDS_BYTES, MADE_AT};
+use shape::{FIRST_WORDS, MADE_AT};
 use splits::Splits;
 use std::cell::Cell;
 use std::fmt;
@@ -317,9 +317,9 @@ impl<E: VerbsEndpoint, C: Clock> Table<E, C> {
 }
 
 /// Encodes the words of a new table's head from the time at which it is made to the first entry of its directory.
-fn first_words(made: Moment) -> [u8; FIRST_WORDS_BYTES] {
-    let mut words = [0; FIRST_WORDS_BYTES];
-    words[..8].copy_from_slice(&made.0.to_le_bytes());
-    words[FIRST_WORDS_BYTES - 8..].copy_from_slice(&Entry::new(0, 0).0.to_le_bytes());
-    words
+fn first_words(made: Moment) -> Vec<u8> {
+    let mut words = [0; FIRST_WORDS];
+    words[0] = made.0;
+    words[FIRST_WORDS - 1] = Entry::new(0, 0).0;
+    words.into_iter().flat_map(u64::to_le_bytes).collect()
 }

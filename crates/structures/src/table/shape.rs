@@ -123,8 +123,9 @@ pub(super) const CHANGES_AT: u64 = 88;
 /// write that.
 pub(super) const MADE_AT: u64 = 96;
 const DIRECTORY_AT: u64 = 128;
-/// Number of bytes from [`MADE_AT`] to the end of the directory's first entry.
-pub(super) const FIRST_WORDS_BYTES: usize = (DIRECTORY_AT + WORD - MADE_AT) as usize;
+/// Number of words from [`MADE_AT`] to the directory's first entry, which are written together.
+pub(super) const FIRST_WORDS: usize = 5;
+const _: () = assert!(MADE_AT + (FIRST_WORDS as u64 - 1) * WORD == DIRECTORY_AT);
 
 impl TableOptions {
     /// Number of bytes of the head that hold the options.
