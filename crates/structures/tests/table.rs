@@ -225,6 +225,17 @@ fn a_client_waits_for_late_readers_where_there_is_no_memory_for_another_block() 
 }
 
 #[test]
+fn a_table_tells_each_handle_how_long_it_has_existed() {
+    let node = node(Mechanism::MemoryWindow);
+    let older = User::create(&node, TENANT, &small(Grain::Extent));
+    while older.run(older.table.age()) < Lifetime::millis(20) {}
+    let younger = User::create(&node, TENANT, &small(Grain::Extent));
+    let other = User::open(&node, TENANT, older.table.head(), Access::Read);
+    let (age, of_younger) = (other.run(other.table.age()), younger.run(younger.table.age()));
+    assert!(age >= Lifetime::millis(20) && of_younger < age, "{age:?} and {of_younger:?}");
+}
+
+#[test]
 fn a_client_that_knows_an_old_directory_finds_every_key() {
     let node = node(Mechanism::MemoryWindow);
     let one = User::create(&node, TENANT, &small(Grain::Extent));
