@@ -135,7 +135,7 @@ def main():
             processes.append(node)
             address = node.stdout.readline().strip()
         plugin = {"type": "native_plugin", "module_path": "portcullis_memory.lmcache", "class_name": "Adapter"}
-        backends.append(Backend("Portcullis", {**plugin, "adapter_params": {"address": address}}))
+        backends.append(Backend("Portcullis", {**plugin, "adapter_params": {"nodes": [address]}}))
         if given.processor is not None:
             for thread in threading.enumerate():
                 if thread.name.startswith("portcullis"):
