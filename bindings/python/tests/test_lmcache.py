@@ -728,10 +728,22 @@ def test_lmcache_locks_are_leases(engine, node):
     key = engine.key(1)
     assert engine.store({key: block_of("locked")})
     assert engine.look_up(key) == [True]
-    engine.adapter.delete([key])
+    with Adapter(node.address) as other, owner_of(node) as owner:
+        assert Caller(other).delete(*(name.decode() for name in owner.open_table("lmcache"))) == [True]
     stranger = Stranger(node)
     assert stranger.fill() > 0
     assert engine.load(key) == [block_of("locked")]
+    assert engine.load(key) == [None]
+
+
+@of_lmcache
+def test_lmcache_gets_a_miss_for_a_locked_block_that_it_has_deleted_itself(engine, node):
+    key = engine.key(1)
+    assert engine.store({key: block_of("locked")})
+    assert engine.look_up(key) == [True]
+    engine.adapter.delete([key])
+    stranger = Stranger(node)
+    assert stranger.fill() > 0
     assert engine.load(key) == [None]
 
 

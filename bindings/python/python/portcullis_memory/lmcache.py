@@ -23,8 +23,9 @@ Hits
 Locks
     LMCache locks the blocks that a lookup finds, and loads them afterwards. It calls a connector for the lookup and for
     the load, but not for the unlock. So a lookup takes a lease: a shared, read-only permission over each block that it
-    finds. A lease ends with the load for which it was taken, or after the time ``lease``. Until then this adapter can
-    read the block, even if a client deletes it, and its memory is given to no other object.
+    finds. A lease ends with the load for which it was taken, after the time ``lease``, or if this adapter itself deletes
+    the block. Until then this adapter can read the block, even if another client deletes it, and its memory is given to
+    no other object.
 
 This module needs neither LMCache nor torch. It needs Linux.
 """
