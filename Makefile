@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of. On a fresh Debian or Ubuntu machine with git, make and
 # Rust, both set up what they need: packages through apt when root, otherwise they say what is missing.
 
-.PHONY: demo test test-all build lint tests unit structures simulator without-rdma docs laboratory planted doctests examples python memcached lmcache verbs fuzz instructions mutants fresh fresh-setup soak setup help
+.PHONY: demo test test-all build lint tests unit structures simulator without-rdma docs laboratory planted doctests examples python memcached engines verbs fuzz instructions mutants fresh fresh-setup soak setup help
 
 CARGO ?= cargo
 # What these commands build is built once. What an incremental build would keep for the next one takes five times the room.
@@ -22,7 +22,7 @@ help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
 	@echo 'make test   whether the product keeps its promises (13 minutes with the build on two processors, and 5 GB)'
 	@echo 'make test-all  everything else: all seeds, bindings, documents, fuzzing, Soft-RoCE (forty minutes after make test)'
-	@echo 'make lmcache  the adapter under the real LMCache, in an environment of its own of 6 GB'
+	@echo 'make engines  the Python package under the real LMCache and SGLang, in environments of their own of 6 GB each'
 	@echo 'make verbs  the part of test-all that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  make demo and make test on a fresh machine, a minimal Debian in a folder; FRESH=demo for one of them (root only)'
 	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
@@ -109,9 +109,11 @@ python: setup
 memcached: setup
 	@scripts/memcached-clients $${CARGO_TARGET_DIR:-target}/debug/portcullis || [ $$? -eq 77 ]
 
-# The adapter under the real LMCache, whose dependencies take 6 GB: not a part of `make test-all`, which tries it without.
-lmcache: setup
-	scripts/lmcache
+# The Python package under the real LMCache and SGLang, whose dependencies take 6 GB each: not a part of `make test-all`, which
+# tries it without them.
+engines: setup
+	scripts/engines lmcache
+	scripts/engines sglang
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
 verbs: setup

@@ -31,7 +31,7 @@ try:
     from lmcache.v1.distributed.l2_adapters import factory as l2_factory
     from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 except ImportError as error:
-    sys.exit(f"SKIPPED: LMCache cannot be used here: {error} (scripts/lmcache sets up an environment for it)")
+    sys.exit(f"SKIPPED: LMCache cannot be used here: {error} (scripts/engines sets up an environment for it)")
 
 NODE = """if True:
     import os, sys, portcullis_memory

@@ -640,7 +640,7 @@ def lmcache():
         try:
             parts[name.removeprefix("lmcache.v1.").replace(".", "_")] = importlib.import_module(name)
         except ImportError as error:
-            pytest.skip(f"LMCache cannot be used here: {name}: {error} (scripts/lmcache sets it up in an environment of its own)")
+            pytest.skip(f"LMCache cannot be used here: {name}: {error} (scripts/engines sets it up in an environment of its own)")
     return parts
 
 
