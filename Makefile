@@ -22,7 +22,7 @@ help:
 	@echo 'make demo   see what Portcullis does, on this folder'"'"'s own files (a minute and a half with the build)'
 	@echo 'make test   whether the product keeps its promises (13 minutes with the build on two processors, and 5 GB)'
 	@echo 'make test-all  everything else: all seeds, bindings, documents, fuzzing, Soft-RoCE (forty minutes after make test)'
-	@echo 'make engines  the Python package under the real LMCache and SGLang, in environments of their own of 6 GB each'
+	@echo 'make engines  the Python package under the real LMCache, SGLang and vLLM, in environments of their own of 6 GB each'
 	@echo 'make verbs  the part of test-all that needs an RDMA device, in a virtual machine with Soft-RoCE'
 	@echo 'make fresh  make demo and make test on a fresh machine, a minimal Debian in a folder; FRESH=demo for one of them (root only)'
 	@echo 'make mutants  whether the tests notice mistakes: one in four (MUTANTS_SHARD=0/4) of MUTANTS (node client softnic/core)'
@@ -109,11 +109,12 @@ python: setup
 memcached: setup
 	@scripts/memcached-clients $${CARGO_TARGET_DIR:-target}/debug/portcullis || [ $$? -eq 77 ]
 
-# The Python package under the real LMCache and SGLang, whose dependencies take 6 GB each: not a part of `make test-all`, which
+# The Python package under the real LMCache, SGLang and vLLM, whose dependencies take 6 GB each: not a part of `make test-all`, which
 # tries it without them.
 engines: setup
 	scripts/engines lmcache
 	scripts/engines sglang
+	scripts/engines vllm
 
 # What needs an RDMA device: on Soft-RoCE, in a virtual machine. Skipped aloud where there can be none.
 verbs: setup
