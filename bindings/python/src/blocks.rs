@@ -137,6 +137,11 @@ impl BlockStore {
             return Err(bad_argument(py, "copies is the number of nodes that have each block: 1 or more"));
         }
         let plain = SpreadOptions::default();
+        if certificates.is_some() != tenant.is_some() {
+            let wrong =
+                "tenant and certificates belong together: give both, for nodes on other machines, or neither";
+            return Err(bad_argument(py, wrong));
+        }
         let security = security(py, certificates.zip(tenant))?;
         let session = SessionOptions {
             arena_bytes: arena.0,

@@ -440,6 +440,7 @@ def test_a_node_that_goes_is_misses_until_there_is_one_again(tmp_path, caplog):
         assert caller.exists("key") == [False]
         assert not caller.set({"key": block_of("key")})
         until(lambda: not adapter.is_connected)
+        assert caller.delete("key") == [False]  # A block that was only cut off may come back.
         until(lambda: "all blocks are misses" in caplog.text)
         with portcullis_memory.Node(memory="64MiB", socket=socket):
             until(lambda: caller.set({"key": block_of("new")}))
@@ -463,6 +464,20 @@ def test_a_node_that_is_not_there_is_misses_until_it_is(tmp_path, caplog):
             until(lambda: caller.set({"key": block_of("key")}))
             assert adapter.is_connected
             assert caller.get("key") == [block_of("key")]
+
+
+def test_an_adapter_that_has_reached_no_node_can_be_closed():
+    adapter = Adapter("shm:/nobody/listens.sock")
+    adapter.close()
+    adapter.close()
+    assert adapter.nodes() == []
+
+
+def test_nodes_that_come_later_and_do_not_fit_are_told_in_the_log(tmp_path, caplog):
+    socket = tmp_path / "socket"
+    with Adapter(f"shm:{socket}", lease=11) as adapter, portcullis_memory.Node(memory="64MiB", socket=socket):
+        until(lambda: "will not be tried again" in caplog.text)
+        assert Caller(adapter).exists("key") == [False]
 
 
 def test_a_node_of_several_that_goes_costs_no_block(caplog):
@@ -489,9 +504,10 @@ def test_close_with_work_under_way_leaves_the_buffers_alone(node):
     adapter = Adapter(node.address)
     blocks = {f"key {number}": block_of(number, 1 << 20) for number in range(24)}
     assert Caller(adapter).set(blocks)
-    buffers = [bytearray(1 << 20) for _ in blocks]
-    for _ in range(8):
-        adapter.submit_batch_get(list(blocks), buffers)
+    gets = [[bytearray(1 << 20) for _ in blocks] for _ in range(8)]
+    buffers = [buffer for get in gets for buffer in get]
+    for get in gets:
+        adapter.submit_batch_get(list(blocks), get)
         adapter.submit_batch_set([f"new {key}" for key in blocks], list(blocks.values()))
         adapter.submit_batch_delete(["key 0"])
     adapter.close()
@@ -590,12 +606,15 @@ def test_a_child_after_a_fork_is_told(caller):
         ({"arena": 0}, ValueError, "arena"),
         ({"arena": 1.5}, TypeError, "arena"),
         ({"keep": False}, portcullis_memory.CallerError, "keep"),
+        ({"tenant": "red"}, portcullis_memory.CallerError, "certificates"),
+        ({"tenant": "red", "certificates": "/nowhere"}, portcullis_memory.MachineError, "nowhere"),
         ({"hosts": "x"}, TypeError, "hosts"),
         ({"nodes": "carrier-pigeon:coop"}, portcullis_memory.CallerError, "carrier-pigeon"),
         ({"lease": 11}, portcullis_memory.CallerError, "lifetime"),
     ],
 )
-def test_parameters_that_make_no_sense(node, parameters, error, about):
+def test_parameters_that_make_no_sense(node, caller, parameters, error, about):
+    assert caller.set({"the table is there": block_of("the table is there")})
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(error, match=about):
         Adapter(**{"nodes": node.address, **parameters})

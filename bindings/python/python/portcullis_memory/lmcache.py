@@ -32,13 +32,14 @@ This module needs neither LMCache nor torch. It needs Linux.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import select
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -107,9 +108,9 @@ class Adapter:
 
     Raises
     ------
-    TypeError, portcullis_memory.CallerError
-        A parameter makes no sense, or the nodes do not allow such a ``keep`` or ``lease``. Nodes that cannot be reached
-        raise nothing: everything is a miss until one can be reached.
+    TypeError, ValueError, OverflowError, portcullis_memory.MachineError
+        A parameter makes no sense, the certificates cannot be used, or no node allows such a ``keep`` or ``lease``. Nodes
+        that cannot be reached raise nothing: everything is a miss until one can be reached.
 
     Notes
     -----
@@ -158,7 +159,7 @@ class Adapter:
         self._store: BlockStore | None = None
         # The batches whose operations the store carries out, by the numbers of the operations.
         self._under_way: dict[int, _Batch] = {}
-        self._done: deque[tuple[int, bool, str, list[bool]]] = deque()
+        self._done: list[tuple[int, bool, str, list[bool]]] = []
 
         # Only the adapter's thread uses these.
         self._unreached: set[str] = set()
@@ -168,9 +169,9 @@ class Adapter:
 
         try:
             self._store = self._open()
-        except portcullis_memory.CallerError:
-            raise  # The parameters make no sense, or do not fit the nodes: another attempt would not help.
         except portcullis_memory.Error as error:
+            if _is_lasting(error):
+                raise
             _log.warning("portcullis: no node yet: all blocks are misses until there is one: %s", error)
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Wakes the adapter's thread up when the adapter is closed.
@@ -191,8 +192,8 @@ class Adapter:
     def submit_batch_get(self, keys: Sequence[str], buffers: Sequence[Any]) -> int:
         """Loads the blocks of ``keys`` into ``buffers``, each of which has its block's length.
 
-        The batch ends with a bool for each key. Raises TypeError or ValueError if the buffers cannot be used, and
-        nothing else.
+        The batch ends with a bool for each key. Raises TypeError or ValueError if the buffers cannot be used, RuntimeError
+        in a child of fork, and nothing else.
         """
         return self._submit("get", keys, list(buffers))
 
@@ -222,15 +223,13 @@ class Adapter:
 
         Each is a tuple of number, success, error text, and a list with a bool for each key.
         """
+        if os.getpid() != self._process:
+            return []  # The descriptor is the parent's as well.
         with self._lock:
             if self._descriptors_open:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._descriptor)
-                except BlockingIOError:
-                    pass
-        ended = []
-        while self._done:
-            ended.append(self._done.popleft())
+            ended, self._done = self._done, []
         return ended
 
     def close(self) -> None:
@@ -272,17 +271,20 @@ class Adapter:
 
         The list is empty if the adapter has reached no node yet, or is closed.
         """
-        store = self._store
-        return [] if store is None or store.closed else store.status()
+        try:
+            return [] if self._store is None else self._store.status()
+        except portcullis_memory.CallerError:
+            return []
 
     def statistics(self) -> dict[str, int]:
         """Returns the number of keys for each result, since the adapter began.
 
-        The results are ``get.hit``, ``get.absent``, ``get.length`` (a block of another length), ``get.no-node``, and
-        ``get.`` with the name of an error of Portcullis (docs/errors.md); ``exists.hit`` and ``exists.absent``;
+        The results are ``get.hit``, ``get.absent``, ``get.length`` (a block of another length), and ``get.`` with the name of
+        an error of Portcullis (docs/errors.md); ``exists.hit`` and ``exists.absent``;
         ``set.stored`` (also for keys that had the block already), of which ``set.fewer-copies`` have fewer copies than
         wanted, and ``set.`` with the name of an error; ``delete.deleted``, ``delete.absent``, and ``delete.`` with the name of
-        an error. :meth:`nodes` has the counts of each node, such as late reads and evicted blocks.
+        an error. Each may end in ``no-node``, until the first node is reached. :meth:`nodes` has the counts of each node, such
+        as late reads and evicted blocks.
         """
         return dict(self._counts)
 
@@ -291,7 +293,7 @@ class Adapter:
     def _submit(self, kind: str, keys: Sequence[str], *buffers: list[Any]) -> int:
         if os.getpid() != self._process:
             raise RuntimeError("an Adapter serves the process that made it: make another one after a fork")
-        names = [key.encode() if isinstance(key, str) else bytes(key) for key in keys]
+        names = list(keys)
         with self._lock:
             batch = _Batch(self._numbers, kind, len(names))
             error = self._begin(batch, names, buffers)
@@ -301,7 +303,7 @@ class Adapter:
             self._end(batch, error, [False] * batch.keys)
         return batch.number
 
-    def _begin(self, batch: _Batch, names: list[bytes], buffers: tuple[list[Any], ...]) -> str:
+    def _begin(self, batch: _Batch, names: list[str], buffers: tuple[list[Any], ...]) -> str:
         """Hands a batch to the store. Returns the reason if that cannot be done now."""
         if self._closing.is_set():
             return _CLOSED
@@ -320,8 +322,8 @@ class Adapter:
 
     def _end(self, batch: _Batch, error: str, results: list[bool]) -> None:
         """Reports a batch's end. Its buffers belong to the caller from here on."""
-        self._done.append((batch.number, not error, error, results))
         with self._lock:
+            self._done.append((batch.number, not error, error, results))
             if self._descriptors_open:
                 os.eventfd_write(self._descriptor, 1)
 
@@ -333,8 +335,16 @@ class Adapter:
             return
         try:
             self._take_ends(store)
+        except Exception:
+            _log.exception("portcullis: the adapter ends by a mistake in it")
         finally:
+            with self._lock:
+                self._closing.set()
+                left = list(self._under_way.values())
+                self._under_way.clear()
             store.close()
+            for batch in left:
+                self._end(batch, "a mistake in the adapter", [False] * batch.keys)
 
     def _reach_nodes(self) -> BlockStore | None:
         """Opens the store, as soon as a node can be reached. None: the adapter is closing, or there is no use in trying."""
@@ -342,13 +352,13 @@ class Adapter:
         while not self._closing.wait(pause):
             try:
                 store = self._open()
-            except portcullis_memory.Error as error:
+            except Exception as error:
+                if not isinstance(error, portcullis_memory.Error) or _is_lasting(error):
+                    _log.exception("portcullis: all blocks stay misses: the nodes will not be tried again: %s", self._nodes)
+                    return None
                 self._complain(error.name, "portcullis: no node yet: %s", error)
                 pause = min(2 * pause, _RETRY_LONGEST)
                 continue
-            except Exception:
-                _log.exception("portcullis: looking for nodes failed, and will not be tried again: %s", self._nodes)
-                return None
             _log.info("portcullis: the cache is there: %s", self._nodes)
             with self._lock:
                 self._store = store
@@ -424,12 +434,13 @@ class Adapter:
             return
         self._compared = now
         nodes = store.status()
+        names = {node.name for node in nodes}
         lost = {node.name: node.lost for node in nodes if node.lost is not None}
         rest = "all blocks are misses until one is back" if len(lost) == len(nodes) else "blocks that only it has are misses"
         for name in sorted(lost.keys() - self._unreached):
             _log.error("portcullis: lost the node %s (%s): %s", name, lost[name], rest)
         for name in sorted(self._unreached - lost.keys()):
-            _log.info("portcullis: the node %s is back", name)
+            _log.info("portcullis: the node %s %s", name, "is back" if name in names else "is named no more")
         self._unreached = set(lost)
 
     def _complain(self, about: str, text: str, *arguments: object) -> None:
@@ -437,3 +448,8 @@ class Adapter:
         if now - self._complained.get(about, -math.inf) >= _COMPLAINT_EVERY:
             self._complained[about] = now
             _log.warning(text, *arguments)
+
+
+def _is_lasting(error: portcullis_memory.Error) -> bool:
+    """Whether another attempt would fail as well: the parameters make no sense, or do not fit the nodes."""
+    return isinstance(error, portcullis_memory.CallerError) or error.name.startswith("identity-")

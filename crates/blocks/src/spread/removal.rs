@@ -7,6 +7,7 @@ use super::{NodeRequest, Nodes};
 #[derive(Debug)]
 pub struct SpreadRemoval {
     requests: Vec<NodeRequest>,
+    has_nodes: bool,
     copies: Vec<usize>,
 }
 
@@ -15,13 +16,20 @@ impl SpreadRemoval {
     #[must_use]
     pub fn new(nodes: &Nodes, keys: usize) -> Self {
         let there = (0..nodes.names().len()).filter(|node| nodes.is_there(*node));
-        let requests = there.map(|node| NodeRequest { node, places: (0..keys).collect() }).collect();
-        Self { requests, copies: vec![0; keys] }
+        let requests = there.map(|node| NodeRequest { node, places: (0..keys).collect() });
+        let requests: Vec<_> = requests.collect();
+        Self { has_nodes: !requests.is_empty(), requests, copies: vec![0; keys] }
     }
 
     /// Returns the requests to make now: all of them at the first call.
     pub fn requests(&mut self) -> Vec<NodeRequest> {
         std::mem::take(&mut self.requests)
+    }
+
+    /// Whether the removal reaches a node.
+    #[must_use]
+    pub fn has_nodes(&self) -> bool {
+        self.has_nodes
     }
 
     /// Notes that a node has removed its copy of a block.

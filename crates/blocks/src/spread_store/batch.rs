@@ -342,7 +342,7 @@ impl Ended {
         let Decisions::Removal(removal) = &progress.decisions else { return Vec::new() };
         let end = |(place, error): (usize, &Option<BlockError>)| match error {
             Some(error) => Err(*error),
-            None if self.batch.way.links.is_empty() => Err(BlockError::TooFewNodes),
+            None if !removal.has_nodes() => Err(BlockError::TooFewNodes),
             None => Ok(removal.copies(place)),
         };
         progress.errors.iter().enumerate().map(end).collect()

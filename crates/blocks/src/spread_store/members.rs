@@ -7,7 +7,7 @@ use super::worker;
 use crate::spread::Nodes;
 use portcullis::FindError;
 use portcullis::names::{Name, NodesBelow};
-use portcullis_errors::{Coded, ErrorCode};
+use portcullis_errors::{Coded, ErrorCode, Fault};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -51,7 +51,7 @@ pub enum SpreadError {
     Unreachable {
         /// The name of each node, and the reason why it cannot be reached.
         nodes: Vec<(String, String)>,
-        /// The code of the first reason.
+        /// The code of one of the reasons: the first one that is not a mistake of the caller, if there is one.
         code: ErrorCode,
     },
     /// The caller's mistake: the sessions have too little memory for transfers.
@@ -180,8 +180,8 @@ impl Members {
         tried.iter().take(count).for_each(drop);
         *shared.opened.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let lost: Vec<_> = shared.state().members.values().filter_map(|member| lost(&member.link)).collect();
-        if let Some((_, first)) = lost.first().filter(|_| lost.len() == count) {
-            let code = first.code;
+        if lost.len() == count {
+            let code = code_of(lost.iter().map(|(_, reason)| reason.code));
             let nodes = lost.into_iter().map(|(name, reason)| (name, reason.text)).collect();
             return Err(SpreadError::Unreachable { nodes, code });
         }
@@ -252,6 +252,14 @@ impl Drop for Members {
     fn drop(&mut self) {
         self.shared.close();
     }
+}
+
+/// Returns the code of an error that stands for several: the first one for which the caller is not at fault, since another
+/// attempt may help then.
+fn code_of(codes: impl Iterator<Item = ErrorCode> + Clone) -> ErrorCode {
+    let first = codes.clone().next().expect("each node has a reason");
+    let mut codes = codes;
+    codes.find(|code| code.fault() != Fault::Caller).unwrap_or(first)
 }
 
 /// Returns the name of a node that is lost, and the reason.

@@ -26,11 +26,11 @@ use crate::held::HeldBlocks;
 use crate::options::StoreOptions;
 use crate::recency::Recency;
 use portcullis::{
-    Acquire, Allocate, BarePermission, Clock, DirectoryName, Error, Lifetime, Moment, ProcessClock, Refusal,
-    SessionEndpoint, VerbsEndpoint,
+    Acquire, Allocate, BarePermission, Clock, DirectoryName, Error, Keep, Lifetime, Moment, ProcessClock,
+    Refusal, SessionEndpoint, VerbsEndpoint,
 };
 use portcullis_structures::Pipeline;
-use portcullis_structures::table::{Opened, Table, TableOptions};
+use portcullis_structures::table::{Opened, Table, TableError, TableOptions};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -98,12 +98,16 @@ impl<E: VerbsEndpoint, C: Clock> Store<E, C> {
     /// Opens the store whose table has this name in the client's tenant. If there is none, makes it.
     ///
     /// # Errors
-    /// The node does not allow such a lease or keep, the name is one of something else, or the node is gone or refuses.
+    /// [`TableError::NotKept`]: blocks that are not kept end with the call that stores them. The node does not allow such a
+    /// lease or keep, the name is one of something else, or the node is gone or refuses.
     pub async fn open(
         pipeline: &Rc<Pipeline<E, C>>,
         name: DirectoryName,
         options: &StoreOptions,
     ) -> Result<Self, BlockError> {
+        if options.keep == Keep::No {
+            return Err(TableError::NotKept.into());
+        }
         let longest = tried_grant(pipeline, options).await?;
         let table_options = TableOptions {
             seed: options.seed,
