@@ -11,8 +11,8 @@ use super::places::{Places, Waiter};
 use super::requests::{Done, Posted, Request, SharedAccess};
 use super::timers::Timers;
 use portcullis::{
-    Access, Answer, BarePermission, Begun, Buffer, Call, Client, Clock, Effect, Error, Lifetime, Memory,
-    Moment, NotBegun, Operation, Outcome, Session, VerbsEndpoint,
+    Access, Answer, BarePermission, Batch, Begun, Buffer, Call, Client, Clock, Effect, Error, Lifetime,
+    Memory, Moment, NotBegun, Operation, Outcome, Session, VerbsEndpoint,
 };
 use portcullis_slots::{Reuse, Slots};
 use std::collections::VecDeque;
@@ -154,14 +154,13 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
                 return self.enter_refused(refused);
             }
         };
-        // While the NIC executes the first accesses of a round, the pipeline goes on with the next operations.
-        if self.staged + 1 >= POSTED_TOGETHER {
-            batch.post();
-            self.staged = 0;
-        } else {
-            batch.set_aside();
-            self.staged += 1;
-        }
+        keep_or_post(batch, &mut self.staged);
+        self.note_begun(operation)
+    }
+
+    /// Notes an access that the present task has begun.
+    #[inline(always)]
+    fn note_begun(&mut self, operation: Operation) -> Asked {
         self.places.begin(operation, Waiter::Task(self.current));
         self.posts_left = self.posts_left.map(|left| left - 1);
         Asked::Begun(operation)
@@ -189,16 +188,8 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             batch.set_aside();
             return (first, None);
         };
-        if self.staged + 1 >= POSTED_TOGETHER {
-            batch.post();
-            self.staged = 0;
-        } else {
-            batch.set_aside();
-            self.staged += 1;
-        }
-        self.places.begin(operation, Waiter::Task(self.current));
-        self.posts_left = self.posts_left.map(|left| left - 1);
-        (first, Some(Asked::Begun(operation)))
+        keep_or_post(batch, &mut self.staged);
+        (first, Some(self.note_begun(operation)))
     }
 
     #[cold]
@@ -413,6 +404,19 @@ impl<E: VerbsEndpoint, C: Clock> Core<E, C> {
             self.watchers.drain(..).for_each(|task| self.ready.push(task));
             Waited::SomethingEnded
         })
+    }
+}
+
+/// Keeps a batch that has one access more for further ones, or posts it if it has enough: while the NIC executes the first
+/// accesses of a round, the pipeline goes on with the next operations.
+#[inline(always)]
+fn keep_or_post<E: VerbsEndpoint>(batch: Batch<'_, E>, staged: &mut usize) {
+    if *staged + 1 >= POSTED_TOGETHER {
+        batch.post();
+        *staged = 0;
+    } else {
+        batch.set_aside();
+        *staged += 1;
     }
 }
 
