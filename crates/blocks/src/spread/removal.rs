@@ -16,8 +16,7 @@ impl SpreadRemoval {
     #[must_use]
     pub fn new(nodes: &Nodes, keys: usize) -> Self {
         let there = (0..nodes.names().len()).filter(|node| nodes.is_there(*node));
-        let requests = there.map(|node| NodeRequest { node, places: (0..keys).collect() });
-        let requests: Vec<_> = requests.collect();
+        let requests: Vec<_> = there.map(|node| NodeRequest { node, places: (0..keys).collect() }).collect();
         Self { has_nodes: !requests.is_empty(), requests, copies: vec![0; keys] }
     }
 
