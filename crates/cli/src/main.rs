@@ -12,6 +12,7 @@ mod examples;
 mod far;
 mod kv;
 mod memcached;
+mod outcome;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use portcullis::size;

@@ -13,6 +13,7 @@ mod stat;
 mod target;
 mod verify;
 
+use crate::outcome::CommandOutcome;
 use crate::output::complain;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -65,14 +66,6 @@ enum Command {
     Rebalance(rebalance::BlocksRebalanceOptions),
 }
 
-/// Result of a command that reached its nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum CommandOutcome {
-    AsAsked,
-    /// Something is missing, or was left out. A message has reported it.
-    NotAll,
-}
-
 /// Runs the command.
 pub fn run(options: &BlocksOptions) -> ExitCode {
     let done = match &options.command {
@@ -84,8 +77,7 @@ pub fn run(options: &BlocksOptions) -> ExitCode {
         Command::Rebalance(options) => rebalance::run(options),
     };
     match done {
-        Ok(CommandOutcome::AsAsked) => ExitCode::SUCCESS,
-        Ok(CommandOutcome::NotAll) => ExitCode::FAILURE,
+        Ok(outcome) => outcome.into(),
         Err(error) => {
             let text = format!("portcullis blocks: {error}");
             crate::output::complain_lines(&text);

@@ -22,6 +22,7 @@ mod stat;
 mod sweep;
 mod watch;
 
+use crate::outcome::CommandOutcome;
 use crate::output::complain;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -90,14 +91,6 @@ enum Command {
     Queue(queue::KvQueueOptions),
 }
 
-/// Result of a command that found its table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum CommandOutcome {
-    AsAsked,
-    /// A key was missing, or something was left out. A message has reported it.
-    NotAll,
-}
-
 /// Runs the command.
 pub fn run(options: &KvOptions) -> ExitCode {
     let done = match &options.command {
@@ -117,8 +110,7 @@ pub fn run(options: &KvOptions) -> ExitCode {
         Command::Queue(options) => queue::run(options),
     };
     match done {
-        Ok(CommandOutcome::AsAsked) => ExitCode::SUCCESS,
-        Ok(CommandOutcome::NotAll) => ExitCode::FAILURE,
+        Ok(outcome) => outcome.into(),
         Err(error) => {
             complain(format_args!("portcullis kv: {error}"));
             ExitCode::from(error.exit_code())
