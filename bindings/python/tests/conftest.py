@@ -15,6 +15,20 @@ def node() -> Iterator[portcullis_memory.Node]:
 
 
 @pytest.fixture
+def three_nodes() -> Iterator[list[portcullis_memory.Node]]:
+    """Nodes of one test, which may stop them."""
+    nodes = [portcullis_memory.Node(memory="32MiB") for _ in range(3)]
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+@pytest.fixture
+def addresses(three_nodes: list[portcullis_memory.Node]) -> list[str]:
+    return [node.address for node in three_nodes]
+
+
+@pytest.fixture
 def session(node: portcullis_memory.Node) -> Iterator[portcullis_memory.Session]:
     with node.connect() as session:
         yield session

@@ -58,19 +58,6 @@ def config(nodes: list[str], interface_v1: int = 1, **changed: Any) -> Any:
 
 
 @pytest.fixture
-def nodes() -> Iterator[list[portcullis_memory.Node]]:
-    nodes = [portcullis_memory.Node(memory="32MiB") for _ in range(3)]
-    yield nodes
-    for node in nodes:
-        node.stop()
-
-
-@pytest.fixture
-def addresses(nodes: list[portcullis_memory.Node]) -> list[str]:
-    return [node.address for node in nodes]
-
-
-@pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for torch, of which the backend needs one function."""
     if "torch" not in sys.modules:
@@ -143,17 +130,17 @@ def test_whole_pages_come_back_without_the_first_interface(addresses: list[str])
 
 
 def test_a_lost_node_costs_no_page_and_lost_nodes_raise_nothing(
-    cache: HiCache, pool: Pool, nodes: list[portcullis_memory.Node]
+    cache: HiCache, pool: Pool, three_nodes: list[portcullis_memory.Node]
 ) -> None:
     keys = [f"hash {number}" for number in range(20)]
     for number in range(20):
         pool.fill(number, number)
     assert cache.batch_set_v1(keys, places(*range(20))) == [True] * 20
-    nodes[1].stop()
+    three_nodes[1].stop()
     assert cache.batch_get_v1(keys, places(*range(20, 40))) == [True] * 20
     assert (pool.memory[20:] == pool.memory[:20]).all()
-    nodes[0].stop()
-    nodes[2].stop()
+    three_nodes[0].stop()
+    three_nodes[2].stop()
     assert cache.batch_get_v1(keys, places(*range(20, 40))) == [False] * 20
     assert cache.batch_exists(keys) == 0
     assert cache.batch_set_v1(["late"], places(0)) == [False]

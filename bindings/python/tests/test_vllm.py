@@ -153,19 +153,6 @@ def keys_of(numbers: range) -> list[bytes]:
 
 
 @pytest.fixture
-def nodes() -> Iterator[list[portcullis_memory.Node]]:
-    nodes = [portcullis_memory.Node(memory="32MiB") for _ in range(3)]
-    yield nodes
-    for node in nodes:
-        node.stop()
-
-
-@pytest.fixture
-def addresses(nodes: list[portcullis_memory.Node]) -> list[str]:
-    return [node.address for node in nodes]
-
-
-@pytest.fixture
 def engine(factory: Any, addresses: list[str]) -> Iterator[Engine]:
     engine = Engine(factory, addresses)
     yield engine
@@ -218,18 +205,18 @@ def test_models_and_ranks_do_not_meet(engine: Engine, factory: Any, addresses: l
 
 
 def test_transfers_are_drained_and_lost_nodes_raise_nothing(
-    engine: Engine, nodes: list[portcullis_memory.Node]
+    engine: Engine, three_nodes: list[portcullis_memory.Node]
 ) -> None:
     keys = keys_of(range(20))
     job = engine.begin(engine.tier.submit_store, keys, list(range(20)))
     engine.tier.drain_jobs()
     (result,) = engine.tier.get_finished_jobs()
     assert result.job_id == job and result.success
-    nodes[1].stop()
+    three_nodes[1].stop()
     assert engine.look_up(keys) == [True] * 20
     assert engine.load(keys, list(range(20, 40))).success
-    nodes[0].stop()
-    nodes[2].stop()
+    three_nodes[0].stop()
+    three_nodes[2].stop()
     assert not engine.load(keys, list(range(20, 40))).success
     assert not engine.store(keys_of(range(30, 31)), [0]).success
     engine.tier.on_request_finished(engine.request)
